@@ -124,9 +124,9 @@ def save_checkpoint(path, model, optimizer=None, mesh=None, extra=None):
     mine = _chosen({name: (o.piece, o.tensor.nbytes) for name, o in own.items()}, world)
     path = Path(path)
     temporary = path.with_name(f".{path.name}.writing")
-    if world.rank == 0:
-        shutil.rmtree(temporary, ignore_errors=True)
-    problem = _together(lambda: temporary.mkdir(parents=True, exist_ok=True), world)
+    # what a broken-off save has left is gone before any rank makes the folder
+    problem = _together(lambda: shutil.rmtree(temporary, ignore_errors=True) if world.rank == 0 else None, world)
+    problem = problem or _together(lambda: temporary.mkdir(parents=True, exist_ok=True), world)
     file = f"rank-{world.rank:05d}.safetensors"
     values = {}
     other = split({"rest": rest, "groups": groups, "random": get_rng_state(), "extra": extra}, "state", values)

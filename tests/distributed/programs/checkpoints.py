@@ -5,7 +5,10 @@ Prints the next losses.
 Every mesh trains as one process would, so that losses after loading are the same on any.
 """
 
+import shutil
 import sys
+import time
+from pathlib import Path
 
 import infinicore.distributed as dist
 import numpy as np
@@ -51,8 +54,27 @@ def steps(first, stop):
     return losses
 
 
+def leave_something():
+    """What a broken-off save left, which takes the first rank a while to delete: no rank may begin before."""
+    left = Path(folder).with_name(f".{Path(folder).name}.writing")
+    if group.rank == 0:
+        left.mkdir(parents=True)
+        (left / "old").touch()
+        delete = shutil.rmtree
+        shutil.rmtree = lambda *args, **options: (time.sleep(0.2), delete(*args, **options))
+    dist.barrier()
+    make = Path.mkdir
+
+    def mkdir(path, *args, **options):
+        assert path != left or not (left / "old").exists(), f"rank {group.rank} began before what was left had gone"
+        return make(path, *args, **options)
+
+    Path.mkdir = mkdir
+
+
 if action == "save":
     steps(0, 3)
+    leave_something()
     dist.save_checkpoint(folder, model, adam, mesh, extra={"step": 3, "note": "text"})
     found = steps(3, 6)
 elif action == "load":
