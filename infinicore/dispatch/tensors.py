@@ -1,7 +1,9 @@
 """Tensors as calls see them: made, viewed, compared. Knows nothing of ops."""
 
+import ctypes
 import functools
 import os
+import threading
 
 from ..core import launch as core_launch
 from ..core import layout, memory
@@ -94,6 +96,36 @@ def transfer(t, x, wait=True):
         x.storage.owner.marks.append(mark)
     else:
         t.storage.backend.copy(t.address, x.address, nbytes, None if x.device is CPU else source)
+
+
+_NUMBERS = {
+    "bool": ctypes.c_bool, "int8": ctypes.c_int8, "int16": ctypes.c_int16, "int32": ctypes.c_int32,
+    "int64": ctypes.c_int64, "uint8": ctypes.c_uint8, "uint16": ctypes.c_uint16, "uint32": ctypes.c_uint32,
+    "uint64": ctypes.c_uint64, "float32": ctypes.c_float, "float64": ctypes.c_double,
+}  # fmt: skip
+_own = threading.local()
+
+
+def number_of(x):
+    """The one element of a tensor on a device, through a few bytes that this thread keeps for it; None: not known how.
+
+    (On an H200 `item` took 28 to 33 us by way of a tensor of the CPU, PyTorch's takes 14.)
+    """
+    kind, backend = _NUMBERS.get(x.dtype.name), x.storage.backend
+    if kind is None or backend.of_samples:
+        return None
+    refuse_reading()
+    pieces = _own.__dict__
+    piece = pieces.get(backend)
+    if piece is None:
+        piece = pieces[backend] = backend.stage(8)
+    backend.read(piece.address, x.address, x.dtype.itemsize)
+    return kind.from_address(piece.address).value
+
+
+def refuse_reading():
+    """Raise where the values of a tensor are read while a graph is recorded."""
+    refuse_recording("reading the values of a tensor", "replays would not read them again, so read them after")
 
 
 def pinned(x):

@@ -36,7 +36,7 @@ def to_numpy(tensor):
     if tensor.device is not CPU:
         raise TypeError(f"a tensor on {tensor.device} has no NumPy array of its memory: call `.cpu()` on it first")
     core_launch.deed()
-    dispatch.refuse_recording("reading the values of a tensor", "replays would not read them again, so read them after")
+    dispatch.refuse_reading()
     target = tensor.dtype.numpy
     if tensor.numel_ == 0:
         return np.empty(tensor.shape_, target)

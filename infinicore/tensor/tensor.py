@@ -389,7 +389,10 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         if self.numel_ != 1:
             raise ValueError(f"`item` needs a tensor of one element, got shape {self.shape_}")
         found = core_launch.numbers_of(self)
-        return self._values().reshape(()).item() if found is None else found[0]
+        if found is not None:
+            return found[0]
+        number = None if self.device is CPU else dispatch.number_of(self)
+        return self._values().reshape(()).item() if number is None else number
 
     def __bool__(self):
         if self.numel_ != 1:

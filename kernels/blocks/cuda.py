@@ -134,9 +134,9 @@ SELECT = Block("source ranks? values indices | size stride count infinity rank=0
 # Extremes and where they are (`kernels/cuda/reduce/position.py`): the dims of POSITION; each row of `length` is in
 # `parts` of `step` elements, whose extremes and their places, `found`, lie like results, of columns part by part.
 PLACES = Block("x values? indices found? | inner outer_stride inner_stride length stride results parts=1 step=0")
-# The first elements of runs, how many they are, and a word for each block, which has a `share` of the `tiles` of x:
-# `kernels/cuda/array/firsts.py`.
-FIRSTS = Block("x y count words | size tiles share")
+# The first elements of runs, how many they are, and a word for each block, each warp of which has a `share` of the
+# `chunks` of x: `kernels/cuda/array/firsts.py`.
+FIRSTS = Block("x y count words | size chunks share")
 
 # ---- elements and rows by index: `kernels/cuda/array/elements.py` ----
 

@@ -1,11 +1,13 @@
 """The first elements of runs of equal ones, in one launch that reads and writes each once; results have room for all.
 
 A warp has neighbouring elements, 32 at a time, and knows by a vote which of them differ from the one before, which is
-that of the thread below. A block has as many tiles as others, one behind the other, and goes through them twice: it
-counts, learns what the blocks before it have found, and writes. When each tile was for a block of its own, 11,000 of
-them waited for one another: 64 Mi elements took 370 us of float32, and 303 of bfloat16, of whom 62 and 31 are reading
-(H200; PyTorch 250 and 233). What blocks have found comes through memory: a word for each, of its own count, or of all
-up to it, 128 of which a warp looks at at once. What a tile has found waits in shared memory for its place.
+that of the thread below. It has as many chunks as others, one behind the other, and goes through them twice, waiting
+for nobody on the way: it counts, learns what the warps before it have found, and writes, from those chunks alone where
+a run begins. When each tile of 6,144 was for a block of its own, 11,000 of them waited for one another: 64 Mi elements
+took 370 us of float32, and 303 of bfloat16, of which 62 and 31 are reading; by blocks with a share of these tiles 292
+and 231 (H200; PyTorch 223 to 250 and 202 to 233). What blocks have found comes through memory: a word for each, of its
+own count, or of all up to it, 128 of which a warp looks at at once. What a chunk has found waits in shared memory for
+its place.
 """
 
 from numba import types
@@ -18,9 +20,9 @@ from ...lang.simd import load, ptr, store
 from ..block import warp_sum
 from .sizes import FIRSTS_BYTES, THREADS
 
-I32, I64, U32 = types.int32, types.int64, types.uint32
+I32, I64, U32, U64 = types.int32, types.int64, types.uint32, types.uint64
 WARPS = THREADS // WARP
-MEMORY = 8 + 2 * 4 * WARPS + 8  # bytes: where the runs of a block go, the counts of its warps; then elements
+MEMORY = 16 + 4 * WARPS  # bytes: where the runs of a block go, the counts of its warps; then elements
 SHARED = MEMORY + FIRSTS_BYTES
 OWN, ALL, BITS = 1, 2, 2  # what a word is: nothing yet, the count of a tile, that of all up to it; how many bits say it
 
@@ -104,12 +106,12 @@ def before_tile(words, tile):
 
 
 @jit.inline
-def begun_in(args, tile, T, E, K):
-    """(bits of elements of a tile with which runs begin, for each of K steps of the warp, and the elements or 0)."""
+def begun_in(args, chunk, T, E, K):
+    """(bits of elements of a warp's chunk with which runs begin, for each of K steps, the elements)."""
     size, lane = load(args, FIRSTS.size), thread() % WARP
-    first = (tile * WARPS + thread() // WARP) * (WARP * K) + lane
+    first = chunk * (WARP * K) + lane
     left, x, words_of_x = size - first, ptr(load(args, FIRSTS.x), T), ptr(load(args, FIRSTS.x), E)
-    if (tile + 1) * (THREADS * K) <= size:
+    if (chunk + 1) * (WARP * K) <= size:
         values, own = each(K, inside, words_of_x + first), each(K, inside, x + first)
     else:
         start = min(first, size - 1)
@@ -124,53 +126,53 @@ def begun_in(args, tile, T, E, K):
 
 
 @jit.inline
-def begins_of_block(args, number, total, memory):
-    """What the blocks before have found, for a block whose warps have found `total` each; tell others of it."""
+def begin_of_warp(args, number, total, memory):
+    """What the warps before have found, also those of blocks before, for one that has found `total`; tell others."""
     words, begin, counts = load(args, FIRSTS.words), ptr(memory, I64), ptr(memory + 8, I32)
     lane, warp = thread() % WARP, thread() // WARP
     if lane == 0:
         store_near(counts, warp, total)
     barrier()
+    found = load_near(counts, lane) if lane < WARPS else I32(0)
     if warp == 0:
-        whole, start = I64(warp_sum(load_near(counts, lane) if lane < WARPS else I32(0))), I64(0)
+        whole, start = I64(warp_sum(found)), I64(0)
         if number > 0:
             if lane == 0:
                 post(words + 8 * number, whole << BITS | OWN)
             start = before_tile(words, number)
         if lane == 0:
             post(words + 8 * number, (start + whole) << BITS | ALL)
-            if (number + 1) * load(args, FIRSTS.share) >= load(args, FIRSTS.tiles):
+            if (number + 1) * WARPS * load(args, FIRSTS.share) >= load(args, FIRSTS.chunks):
                 store(ptr(load(args, FIRSTS.count), I64), 0, start + whole)
             store_near(begin, 0, start)
     barrier()
-    return load_near(begin, 0)
+    return load_near(begin, 0) + I64(warp_sum(found if lane < warp else I32(0)))
 
 
 @jit.inline
 def first_of_runs(args, number, hi, T, E, K):
-    """The first elements of the runs that begin in the tiles of a block, of K elements for each thread, behind those of
-    blocks before; the last block tells how many.
-    """
+    """The first elements of the runs that begin in the chunks of a block's warps, behind those of chunks before."""
     memory, lane, warp = shared(SHARED), thread() % WARP, thread() // WARP
-    first = number * load(args, FIRSTS.share)
-    stop, total = min(first + load(args, FIRSTS.share), load(args, FIRSTS.tiles)), I32(0)
-    for tile in range(first, stop):
-        bits, _ = begun_in(args, tile, T, E, K)
-        total += sums_before(each_of(bits, how_many, 0), I32(0))[1]
-    at = begins_of_block(args, number, total, memory)
+    share, total, some = load(args, FIRSTS.share), I32(0), U64(0)
+    first = (number * WARPS + warp) * share
+    stop, apart = min(first + share, load(args, FIRSTS.chunks)), (share + 63) // 64
+    for chunk in range(first, stop):
+        bits, _ = begun_in(args, chunk, T, E, K)
+        _, mine = sums_before(each_of(bits, how_many, 0), I32(0))
+        total += mine
+        if mine != 0:
+            some |= U64(1) << U64((chunk - first) // apart)  # chunks without any are not looked at again
+    at = begin_of_warp(args, number, total, memory)
     kept = ptr(memory + MEMORY, E) + warp * (WARP * K)
-    for tile in range(first, stop):
-        bits, values = begun_in(args, tile, T, E, K)
-        places, mine = sums_before(each_of(bits, how_many, 0), I32(0))
-        counts = ptr(memory + 8 + 4 * WARPS * (tile & 1), I32)  # of two tiles in turn, so that one barrier is enough
-        each_of((bits, places, values), keep_first, (kept, U32(1) << U32(lane)))
-        if lane == 0:
-            store_near(counts, warp, mine)
-        barrier()
-        found = load_near(counts, lane) if lane < WARPS else I32(0)
-        y = ptr(load(args, FIRSTS.y), E) + (at + I64(warp_sum(found if lane < warp else I32(0))))
-        for k in range(lane, mine, WARP):
-            store_far(y, k, load_near(kept, k))
-        at += I64(warp_sum(found))
-        warp_barrier()
+    for chunk in range(first, stop):
+        if some >> U64((chunk - first) // apart) & U64(1) != 0:
+            bits, values = begun_in(args, chunk, T, E, K)
+            places, mine = sums_before(each_of(bits, how_many, 0), I32(0))
+            each_of((bits, places, values), keep_first, (kept, U32(1) << U32(lane)))
+            warp_barrier()
+            y = ptr(load(args, FIRSTS.y), E) + at
+            for k in range(lane, mine, WARP):
+                store_far(y, k, load_near(kept, k))
+            at += I64(mine)
+            warp_barrier()
     return 0

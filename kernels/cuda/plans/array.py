@@ -1,6 +1,6 @@
 """Copies: whole accesses of 16 bytes where both sides are contiguous, tiles where rows and columns change places."""
 
-from math import prod
+from math import ceil, prod
 
 from ...blocks.array import FILLED
 from ...blocks.cuda import COPY, FIRSTS, ROW_COPY, STRIDED_COPY, TRANSPOSE
@@ -65,16 +65,17 @@ def _columns(dims):
 
 
 def first_of_runs(problem):
-    """A share of the tiles for each block, whose words begin as 0; all blocks have room at the same time."""
+    """As many chunks for each warp, whose blocks' words begin as 0; all blocks have room at the same time."""
     p, types = problem, run_types(problem.dtype)
-    each = firsts_each(int(types["E"][4:]) // 8)
-    tiles = -(-p.size // (CHOOSING_THREADS * each))
-    share = -(-tiles // (FIRSTS_BLOCKS * elsewhere().multiprocessors))
-    blocks = -(-tiles // share)
+    each, warps = firsts_each(int(types["E"][4:]) // 8), CHOOSING_THREADS // 32
+    chunks = -(-p.size // (32 * each))
+    share = -(-chunks // ceil(FIRSTS_BLOCKS * elsewhere().multiprocessors * warps))
+    blocks = -(-chunks // (share * warps))
     zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, blocks, 1, {"y": ("words", 0)}, value=0)
-    numbers = {"size": p.size, "tiles": tiles, "share": share}
+    numbers = {"size": p.size, "chunks": chunks, "share": share}
     one = launch(kernel("array.firsts.first_of_runs", **types, K=each), FIRSTS, blocks, 1, **numbers)
     return Plan((zeros, one), (("words", 8 * blocks),))
+
 
 
 PLANNERS = {
