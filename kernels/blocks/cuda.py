@@ -18,6 +18,7 @@ KERNEL = Block(
 COPY = Block("y x |")
 # Rows of `length` that are contiguous in y, in so many `vectors` each; the dims before.
 ROW_COPY = Block("y x | length vectors ndim dims*")
+STEPPED_COPY = Block("y x | length parts y_step x_step ndim dims*")  # rows of elements `step` apart, in parts
 STRIDED_COPY = Block("y x | ndim dims*")  # the sizes of the dims, their strides in y, in x
 # `rows` x `columns` whose rows lie side by side in x and columns in y, in `tiles` of which `across` cover the columns;
 # then the other dims, as above.

@@ -169,6 +169,7 @@ OWN = {
     "optim.norm.finish": _ROW._replace(threads=1024),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
     "array.copy.transpose": _ROW,
+    "array.copy.stepped": _CHUNKS,
     "array.scatter.add_few": _HEAD_ROW._replace(resident=1 << 20),
     "array.scatter.add_sorted": _HEAD_ROW,
     "array.scatter.add_parts": _HEAD_ROW,

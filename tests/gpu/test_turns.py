@@ -48,3 +48,24 @@ def test_turned_copies_into_rows_apart(device, rng):
         return y, z
 
     equal(device, run, x, tolerance=0.0)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "float64", "uint8"])
+def test_rows_of_elements_apart(device, rng, dtype):
+    """Long ones, in parts: every other element, to every third place, backwards, and beside other dims."""
+    x = rng.integers(0, 200, (2, 3, 4700)).astype("f8")
+
+    def run(x):
+        x = x.to(dtype=dtype)
+        y = ic.zeros((2, 3, 4700), dtype=x.dtype, device=x.device)
+        y[:, :, ::2] = x[:, :, 1::2]
+        y[:, 1:, 1:2000:3] = x[:, :2, 1000:1667]
+        return (
+            y,
+            x[:, ::2, ::3].contiguous(),
+            ic.flip(x[0, :, ::2], (1,)),
+            ic.slice_scatter(x, x[:, :, :2350], 2, 0, 4700, 2),
+        )
+
+    equal(device, run, x, tolerance=0.0)
+    assert any(name.startswith("array.copy.stepped") for name in device.backend.kernels.used)

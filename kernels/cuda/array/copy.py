@@ -4,8 +4,10 @@ from numba import types
 
 from ...blocks.array import JOINED, PIECE
 from ...blocks.cuda import COPY, ROW_COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import STEPPED_COPY as STEPPED
 from ...build import jit
 from ...lang.by_type import by_type
+from ...lang.near import each, each_of
 from ...lang.ptx import WARP, barrier, block, blocks, shared, thread, threads
 from ...lang.shuffle import reverse
 from ...lang.simd import (
@@ -26,7 +28,7 @@ from ...lang.words import vload_words
 from ..block import read, vector, write
 from ..block import width as row_width
 from ..gemm.wgmma import ratio, size_of
-from ..plans.array import ROW_BYTES, TILE
+from ..plans.array import EACH, ROW_BYTES, TILE
 from ..policy import ROW_THREADS
 
 U32, U64, I32, I64 = types.uint32, types.uint64, types.int32, types.int64
@@ -74,6 +76,36 @@ def strided(args, lo, hi, E):
     for index in range(lo, hi):
         in_y, in_x = place(args, index, STRIDED_COPY.dims, load(args, STRIDED_COPY.ndim))
         store(y, in_y, load(x, in_x))
+    return 0
+
+
+@jit.inline
+def _taken(state, k):
+    """An element of a row, or of its end."""
+    x, step, left = state
+    return load(x, min(k * ROW_THREADS, left) * step)
+
+
+@jit.inline
+def _given(state, k, value):
+    y, step, left = state
+    if k * ROW_THREADS <= left:
+        store(y, k * ROW_THREADS * step, value)
+    return 0
+
+
+@jit.inline
+def stepped(args, lo, hi, E):
+    """A part of a row whose elements lie some steps apart: neighbours are for neighbouring threads, eight for each."""
+    parts, y_step, x_step = load(args, STEPPED.parts), load(args, STEPPED.y_step), load(args, STEPPED.x_step)
+    row = _quotient(lo, parts)
+    in_y, in_x = place(args, row, STEPPED.dims, load(args, STEPPED.ndim))
+    first = (lo - row * parts) * (EACH * ROW_THREADS) + thread()
+    left = load(args, STEPPED.length) - 1 - first
+    if left >= 0:
+        x, y = ptr(load(args, STEPPED.x), E) + in_x, ptr(load(args, STEPPED.y), E) + in_y
+        values = each(EACH, _taken, (x + first * x_step, x_step, left))
+        each_of(values, _given, (y + first * y_step, y_step, left))
     return 0
 
 

@@ -3,17 +3,19 @@
 from math import ceil, prod
 
 from ...blocks.array import FILLED
-from ...blocks.cuda import COPY, FIRSTS, ROW_COPY, STRIDED_COPY, TRANSPOSE
+from ...blocks.cuda import COPY, FIRSTS, ROW_COPY, STEPPED_COPY, STRIDED_COPY, TRANSPOSE
 from ...build.load import elsewhere, kernel
 from ...cpu.plans.array import merged, run_types
 from ...plan import Plan, launch
 from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
 from ..array.sizes import FIRSTS_BLOCKS, firsts_each
 from ..array.sizes import THREADS as CHOOSING_THREADS
+from ..policy import ROW_THREADS
 from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
 TILE, ROW_BYTES = 64, 256  # rows of a tile, and the bytes of each
 _MANY = 16  # vectors of a row
+EACH = 8  # elements of a thread, of rows whose elements are not side by side
 
 
 def copy(problem):
@@ -52,6 +54,11 @@ def copy(problem):
         numbers = {"length": length, "vectors": vectors, "ndim": len(rows), "dims": _columns(rows)}
         kind = kernel(f"array.copy.{whole_rows}", E=element)
         return Plan((launch(kind, ROW_COPY, n // length * vectors, 1, **numbers),))
+    if length >= EACH * ROW_THREADS // 4:
+        parts = -(-length // (EACH * ROW_THREADS))
+        numbers = {"length": length, "parts": parts, "y_step": dims[-1][1], "x_step": dims[-1][2]}
+        numbers |= {"ndim": len(dims) - 1, "dims": _columns(dims[:-1])}
+        return Plan((launch(kernel("array.copy.stepped", E=element), STEPPED_COPY, n // length * parts, 1, **numbers),))
     numbers = {"ndim": len(dims), "dims": _columns(dims)}
     near = all(d[0] * abs(d[2]) < 1 << 26 for d in dims[-2:])  # offsets within a vector are numbers of 32 bits
     flat = all(d[1] == prod(size for size, *_ in dims[k + 1 :]) for k, d in enumerate(dims))
@@ -75,7 +82,6 @@ def first_of_runs(problem):
     numbers = {"size": p.size, "chunks": chunks, "share": share}
     one = launch(kernel("array.firsts.first_of_runs", **types, K=each), FIRSTS, blocks, 1, **numbers)
     return Plan((zeros, one), (("words", 8 * blocks),))
-
 
 
 PLANNERS = {
