@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from .array.sizes import FIRSTS_BLOCKS
+from .array.sizes import FIRSTS_BLOCKS, FIRSTS_THREADS
 from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import FEW_TILES, GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
 from .comm.sizes import JOIN_WARPS
@@ -134,7 +134,7 @@ OWN = {
         )
     },
     "array.chosen.alike": _ROW,
-    "array.firsts.first_of_runs": _CHUNKS._replace(threads=CHOOSING_THREADS, blocks=FIRSTS_BLOCKS),
+    "array.firsts.first_of_runs": _CHUNKS._replace(threads=FIRSTS_THREADS, blocks=FIRSTS_BLOCKS),
     "array.copy.strided": Shape(threads=256),
     **{f"array.copy.{name}": Shape(threads=256) for name in ("rows", "reversed_rows")},
     "array.copy.spread": Shape("grid", threads=256, resident=1 << 20, share=1024),

@@ -244,9 +244,9 @@ def test_elements_by_index(name, types, instructions, arch, tmp_path):
         ("reduce.sweep.move", {"E": "uint64", "KIND": 1, "I": "int32", "K": 8, "FIRST": True, "LAST": False}),
         ("reduce.radix.rows_8192", {"E": "uint32", "KIND": 2, "BYTES": 4}),
         ("reduce.first.first", {"E": "uint32", "KIND": 2, "BYTES": 4, "FIRST": True, "LAST": True}),
-        ("array.firsts.first_of_runs", {"T": "bfloat16", "E": "uint16", "K": 12}),
-        ("array.firsts.first_of_runs", {"T": "float32", "E": "uint32", "K": 12}),
-        ("array.firsts.first_of_runs", {"T": "float64", "E": "uint64", "K": 8}),
+        ("array.firsts.first_of_runs", {"T": "bfloat16", "E": "uint16"}),
+        ("array.firsts.first_of_runs", {"T": "float32", "E": "uint32"}),
+        ("array.firsts.first_of_runs", {"T": "float64", "E": "uint64"}),
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])

@@ -1,73 +1,74 @@
-"""The first elements of runs of equal ones, in one launch that reads and writes each once; results have room for all.
+"""The first elements of runs of equal ones, in one launch; results have room for all.
 
-A warp has neighbouring elements, 32 at a time, and knows by a vote which of them differ from the one before, which is
-that of the thread below. It has as many chunks as others, one behind the other, and goes through them twice, waiting
-for nobody on the way: it counts, learns what the warps before it have found, and writes, from those chunks alone where
-a run begins. When each tile of 6,144 was for a block of its own, 11,000 of them waited for one another: 64 Mi elements
-took 370 us of float32, and 303 of bfloat16, of which 62 and 31 are reading; by blocks with a share of these tiles 292
-and 231 (H200; PyTorch 223 to 250 and 202 to 233). What blocks have found comes through memory: a word for each, of its
-own count, or of all up to it, 128 of which a warp looks at at once. What a chunk has found waits in shared memory for
-its place.
+A thread has 16 neighbouring elements, a warp a chunk of 512, and as many chunks as others, one behind the other. It
+goes through them twice, and waits for nobody on the way: it counts, learns what the warps before it have found, and writes,
+from those chunks alone where a run begins. When each tile of 6,144 was for a block of its own, 11,000 of them waited
+for one another: 64 Mi elements took 370 us of float32, and 303 of bfloat16, of which 62 and 31 are reading (H200;
+PyTorch 206 to 250 and 194 to 233); by warps that voted on each 32 elements 318 and 163. What blocks have found comes
+through memory: a word for each, of its own count, or of all up to it, 128 of which a warp looks at at once. What a
+chunk has found waits in shared memory for its place.
 """
 
 from numba import types
 
 from ...blocks.cuda import FIRSTS
 from ...build import jit
-from ...lang.near import each, each_of, load_far, load_near, store_far, store_near, sums_before
-from ...lang.ptx import WARP, barrier, count_bits, from_place, peek, post, shared, thread, voted, warp_barrier
-from ...lang.simd import load, ptr, store
-from ..block import warp_sum
-from .sizes import FIRSTS_BYTES, THREADS
+from ...lang.by_type import by_type
+from ...lang.near import load_near, store_far, store_near
+from ...lang.ptx import (
+    WARP,
+    barrier,
+    count_bits,
+    from_below,
+    from_place,
+    peek,
+    post,
+    shared,
+    thread,
+    voted,
+    warp_barrier,
+)
+from ...lang.simd import fill, load, ptr, store
+from ...lang.simd import lane as lane_of
+from ..block import read, warp_sum
+from .chosen import begins
+from .sizes import FIRSTS_THREADS, LANES
 
-I32, I64, U32, U64 = types.int32, types.int64, types.uint32, types.uint64
-WARPS = THREADS // WARP
-MEMORY = 16 + 4 * WARPS  # bytes: where the runs of a block go, the counts of its warps; then elements
-SHARED = MEMORY + FIRSTS_BYTES
+I32, I64, U64 = types.int32, types.int64, types.uint64
+WARPS = FIRSTS_THREADS // WARP
+HEAD, KEPT = 16 + 4 * WARPS, WARP * LANES + LANES  # bytes before elements, and elements of a warp's chunk, a few apart
 OWN, ALL, BITS = 1, 2, 2  # what a word is: nothing yet, the count of a tile, that of all up to it; how many bits say it
 
 
-@jit.inline
-def inside(x, k):
-    """An element of the warp where it has all of them."""
-    return load_far(x, k * WARP)
+def _keeper(k):
+    """The function that stores lanes `k` to LANES - 1 of a vector whose bits are set, one behind the other."""
+    after = _keeper(k + 1) if k + 1 < LANES else None
+
+    @jit.inline
+    def keep(kept, place, bits, v):
+        bit = bits >> k & 1
+        if bit != 0:
+            store_near(kept, apart(place), lane_of(v, k))
+        if after is not None:
+            after(kept, place + bit, bits, v)
+
+    return keep
+
+
+keep_first = _keeper(0)
 
 
 @jit.inline
-def within(state, k):
-    """The same where x may end before; behind that its last element.
-
-    By another instruction than `inside`, or LLVM would make one of the two, of addresses in 32 registers.
-    """
-    x, left = state
-    return load(x, min(I32(k * WARP), left))
+def apart(place):
+    """Where elements of a chunk lie in shared memory: those of neighbours, 16 from one another, in all banks."""
+    return place + (place >> 5)
 
 
 @jit.inline
-def below(lane, k, own):
-    """What the thread below has of the same 32 elements, the lowest one of the highest."""
-    return from_place(own, (lane + WARP - 1) % WARP)
-
-
-@jit.inline
-def begun(state, k, own, before, lowest):
-    """Bits of those of 32 elements with which runs begin."""
-    lane, left = state
-    return U32(voted(own != (before if lane > 0 else lowest) and I32(k * WARP) < left))
-
-
-@jit.inline
-def how_many(state, k, bits):
-    return I32(count_bits(bits))
-
-
-@jit.inline
-def keep_first(state, k, bits, before, value):
-    """An element to its place among those of the warp, if a run begins with it."""
-    memory, mine = state
-    if (bits & mine) != 0:
-        store_near(memory, before + I32(count_bits(bits & U32(mine - 1))), value)
-    return 0
+def begun_in(args, chunk, T):
+    """(place of a thread's first element of a warp's chunk, the bits of its LANES with which runs begin)."""
+    size, i = load(args, FIRSTS.size), (chunk * WARP + thread() % WARP) * LANES
+    return i, (I32(begins(ptr(load(args, FIRSTS.x), T), i, size, T)) if i < size else I32(0))
 
 
 @jit.inline
@@ -106,26 +107,6 @@ def before_tile(words, tile):
 
 
 @jit.inline
-def begun_in(args, chunk, T, E, K):
-    """(bits of elements of a warp's chunk with which runs begin, for each of K steps, the elements)."""
-    size, lane = load(args, FIRSTS.size), thread() % WARP
-    first = chunk * (WARP * K) + lane
-    left, x, words_of_x = size - first, ptr(load(args, FIRSTS.x), T), ptr(load(args, FIRSTS.x), E)
-    if (chunk + 1) * (WARP * K) <= size:
-        values, own = each(K, inside, words_of_x + first), each(K, inside, x + first)
-    else:
-        start = min(first, size - 1)
-        ends = I32(min(size - 1 - start, WARP * K))
-        values, own = each(K, within, (words_of_x + start, ends)), each(K, within, (x + start, ends))
-    before = each_of(own, below, lane)
-    lowest = (load_far(x, min(max(first - lane - 1, 0), size - 1)),) + before[:-1]
-    bits = each_of((own, before, lowest), begun, (lane, I32(min(left, WARP * K))))
-    if first == lane:
-        bits = (U32(bits[0] | U32(1)),) + bits[1:]  # the first of all
-    return bits, values
-
-
-@jit.inline
 def begin_of_warp(args, number, total, memory):
     """What the warps before have found, also those of blocks before, for one that has found `total`; tell others."""
     words, begin, counts = load(args, FIRSTS.words), ptr(memory, I64), ptr(memory + 8, I32)
@@ -149,30 +130,41 @@ def begin_of_warp(args, number, total, memory):
     return load_near(begin, 0) + I64(warp_sum(found if lane < warp else I32(0)))
 
 
+@by_type
+def memory_of(x):
+    """Shared memory: where the runs of a block begin, the counts of its warps, then a chunk of elements for each."""
+    nbytes = HEAD + WARPS * KEPT * x.dtype.bitwidth // 8
+    return lambda x: shared(nbytes)
+
+
 @jit.inline
-def first_of_runs(args, number, hi, T, E, K):
+def first_of_runs(args, number, hi, T, E):
     """The first elements of the runs that begin in the chunks of a block's warps, behind those of chunks before."""
-    memory, lane, warp = shared(SHARED), thread() % WARP, thread() // WARP
-    share, total, some = load(args, FIRSTS.share), I32(0), U64(0)
-    first = (number * WARPS + warp) * share
-    stop, apart = min(first + share, load(args, FIRSTS.chunks)), (share + 63) // 64
+    lane, warp, size = thread() % WARP, thread() // WARP, load(args, FIRSTS.size)
+    x, share = ptr(load(args, FIRSTS.x), E), load(args, FIRSTS.share)
+    memory, first, total, some = memory_of(x), (number * WARPS + warp) * share, I32(0), U64(0)
+    stop, each = min(first + share, load(args, FIRSTS.chunks)), (share + 63) // 64
     for chunk in range(first, stop):
-        bits, _ = begun_in(args, chunk, T, E, K)
-        _, mine = sums_before(each_of(bits, how_many, 0), I32(0))
-        total += mine
-        if mine != 0:
-            some |= U64(1) << U64((chunk - first) // apart)  # chunks without any are not looked at again
-    at = begin_of_warp(args, number, total, memory)
-    kept = ptr(memory + MEMORY, E) + warp * (WARP * K)
+        _, bits = begun_in(args, chunk, T)
+        total += I32(count_bits(bits))
+        if voted(bits != 0) != 0:
+            some |= U64(1) << U64((chunk - first) // each)  # chunks without any are not looked at again
+    at = begin_of_warp(args, number, warp_sum(total), memory)
+    kept = ptr(memory + HEAD, E) + warp * KEPT
     for chunk in range(first, stop):
-        if some >> U64((chunk - first) // apart) & U64(1) != 0:
-            bits, values = begun_in(args, chunk, T, E, K)
-            places, mine = sums_before(each_of(bits, how_many, 0), I32(0))
-            each_of((bits, places, values), keep_first, (kept, U32(1) << U32(lane)))
+        if some >> U64((chunk - first) // each) & U64(1) != 0:
+            i, bits = begun_in(args, chunk, T)
+            mine = I32(count_bits(bits))
+            upto = mine
+            for by in (1, 2, 4, 8, 16):
+                less = from_below(upto, by)
+                if lane >= by:
+                    upto += less
+            keep_first(kept, upto - mine, bits, read(x, i, size - i, fill(0, E, LANES)))
             warp_barrier()
-            y = ptr(load(args, FIRSTS.y), E) + at
-            for k in range(lane, mine, WARP):
-                store_far(y, k, load_near(kept, k))
-            at += I64(mine)
+            y, count = ptr(load(args, FIRSTS.y), E) + at, from_place(upto, WARP - 1)
+            for k in range(lane, count, WARP):
+                store_far(y, k, load_near(kept, apart(k)))
+            at += I64(count)
             warp_barrier()
     return 0

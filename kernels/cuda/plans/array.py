@@ -8,8 +8,7 @@ from ...build.load import elsewhere, kernel
 from ...cpu.plans.array import merged, run_types
 from ...plan import Plan, launch
 from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
-from ..array.sizes import FIRSTS_BLOCKS, firsts_each
-from ..array.sizes import THREADS as CHOOSING_THREADS
+from ..array.sizes import FIRSTS_BLOCKS, FIRSTS_THREADS, LANES
 from ..policy import ROW_THREADS
 from .indexed import add_rows, bin_counts, elements, gather_rows, put_rows
 
@@ -74,13 +73,12 @@ def _columns(dims):
 def first_of_runs(problem):
     """As many chunks for each warp, whose blocks' words begin as 0; all blocks have room at the same time."""
     p, types = problem, run_types(problem.dtype)
-    each, warps = firsts_each(int(types["E"][4:]) // 8), CHOOSING_THREADS // 32
-    chunks = -(-p.size // (32 * each))
+    warps, chunks = FIRSTS_THREADS // 32, -(-p.size // (32 * LANES))
     share = -(-chunks // ceil(FIRSTS_BLOCKS * elsewhere().multiprocessors * warps))
     blocks = -(-chunks // (share * warps))
     zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, blocks, 1, {"y": ("words", 0)}, value=0)
     numbers = {"size": p.size, "chunks": chunks, "share": share}
-    one = launch(kernel("array.firsts.first_of_runs", **types, K=each), FIRSTS, blocks, 1, **numbers)
+    one = launch(kernel("array.firsts.first_of_runs", **types), FIRSTS, blocks, 1, **numbers)
     return Plan((zeros, one), (("words", 8 * blocks),))
 
 
