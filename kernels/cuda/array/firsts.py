@@ -1,12 +1,12 @@
 """The first elements of runs of equal ones, in one launch; results have room for all.
 
 A thread has 16 neighbouring elements, a warp a chunk of 512, and as many chunks as others, one behind the other. It
-goes through them twice, and waits for nobody on the way: it counts, learns what the warps before it have found, and writes,
-from those chunks alone where a run begins. When each tile of 6,144 was for a block of its own, 11,000 of them waited
-for one another: 64 Mi elements took 370 us of float32, and 303 of bfloat16, of which 62 and 31 are reading (H200;
-PyTorch 206 to 250 and 194 to 233); by warps that voted on each 32 elements 318 and 163. What blocks have found comes
-through memory: a word for each, of its own count, or of all up to it, 128 of which a warp looks at at once. What a
-chunk has found waits in shared memory for its place.
+goes through them twice, and waits for nobody on the way: it counts, learns what the warps before it have found, and
+writes, from those chunks alone where a run begins. When each tile of 6,144 was for a block of its own, 11,000 of them
+waited for one another: 64 Mi elements took 370 us of float32, and 303 of bfloat16, of which 62 and 31 are reading
+(H200; PyTorch 206 to 250 and 194 to 233); by warps that voted on each 32 elements 318 and 163. What blocks have found
+comes through memory: a word for each, of its own count, or of all up to it, 128 of which a warp looks at at once.
+What a chunk has found waits in shared memory for its place.
 """
 
 from numba import types
