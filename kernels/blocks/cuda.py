@@ -136,8 +136,8 @@ SELECT = Block("source ranks? values indices | size stride count infinity rank=0
 # `parts` of `step` elements, whose extremes and their places, `found`, lie like results, of columns part by part.
 PLACES = Block("x values? indices found? | inner outer_stride inner_stride length stride results parts=1 step=0")
 # The first elements of runs, how many they are, and a word for each block, each warp of which has a `share` of the
-# `chunks` of x: `kernels/cuda/array/firsts.py`.
-FIRSTS = Block("x y count words | size chunks share")
+# `chunks` of x, and a bit for 2^`shift` of them: `kernels/cuda/array/firsts.py`.
+FIRSTS = Block("x y count words | size chunks share shift")
 
 # ---- elements and rows by index: `kernels/cuda/array/elements.py` ----
 

@@ -14,7 +14,7 @@ from numba import types
 from ...blocks.cuda import FIRSTS
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.near import load_near, store_far, store_near
+from ...lang.near import each, load_near, store_far, store_near
 from ...lang.ptx import (
     WARP,
     barrier,
@@ -62,6 +62,15 @@ keep_first = _keeper(0)
 def apart(place):
     """Where elements of a chunk lie in shared memory: those of neighbours, 16 from one another, in all banks."""
     return place + (place >> 5)
+
+
+@jit.inline
+def write_32(state, k):
+    """The elements of a warp number 32 k and those behind it, if there are any."""
+    y, kept, left = state
+    if I32(WARP * k) < left:
+        store_far(y, WARP * k, load_near(kept, (WARP + 1) * k))
+    return 0
 
 
 @jit.inline
@@ -143,16 +152,16 @@ def first_of_runs(args, number, hi, T, E):
     lane, warp, size = thread() % WARP, thread() // WARP, load(args, FIRSTS.size)
     x, share = ptr(load(args, FIRSTS.x), E), load(args, FIRSTS.share)
     memory, first, total, some = memory_of(x), (number * WARPS + warp) * share, I32(0), U64(0)
-    stop, each = min(first + share, load(args, FIRSTS.chunks)), (share + 63) // 64
+    stop, shift = min(first + share, load(args, FIRSTS.chunks)), load(args, FIRSTS.shift)
     for chunk in range(first, stop):
         _, bits = begun_in(args, chunk, T)
         total += I32(count_bits(bits))
         if voted(bits != 0) != 0:
-            some |= U64(1) << U64((chunk - first) // each)  # chunks without any are not looked at again
+            some |= U64(1) << U64(chunk - first >> shift)  # chunks without any are not looked at again
     at = begin_of_warp(args, number, warp_sum(total), memory)
     kept = ptr(memory + HEAD, E) + warp * KEPT
     for chunk in range(first, stop):
-        if some >> U64((chunk - first) // each) & U64(1) != 0:
+        if some >> U64(chunk - first >> shift) & U64(1) != 0:
             i, bits = begun_in(args, chunk, T)
             mine = I32(count_bits(bits))
             upto = mine
@@ -162,9 +171,8 @@ def first_of_runs(args, number, hi, T, E):
                     upto += less
             keep_first(kept, upto - mine, bits, read(x, i, size - i, fill(0, E, LANES)))
             warp_barrier()
-            y, count = ptr(load(args, FIRSTS.y), E) + at, from_place(upto, WARP - 1)
-            for k in range(lane, count, WARP):
-                store_far(y, k, load_near(kept, apart(k)))
+            count = from_place(upto, WARP - 1)
+            each(LANES, write_32, (ptr(load(args, FIRSTS.y), E) + (at + lane), kept + lane, count - I32(lane)))
             at += I64(count)
             warp_barrier()
     return 0

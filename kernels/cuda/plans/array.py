@@ -77,7 +77,7 @@ def first_of_runs(problem):
     share = -(-chunks // ceil(FIRSTS_BLOCKS * elsewhere().multiprocessors * warps))
     blocks = -(-chunks // (share * warps))
     zeros = launch(kernel("array.create.filled", E="uint64"), FILLED, blocks, 1, {"y": ("words", 0)}, value=0)
-    numbers = {"size": p.size, "chunks": chunks, "share": share}
+    numbers = {"size": p.size, "chunks": chunks, "share": share, "shift": (-(-share // 64) - 1).bit_length()}
     one = launch(kernel("array.firsts.first_of_runs", **types), FIRSTS, blocks, 1, **numbers)
     return Plan((zeros, one), (("words", 8 * blocks),))
 
