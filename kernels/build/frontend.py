@@ -133,27 +133,41 @@ def _of_kernels(create):
 
 @functools.cache
 def _replacements(device):
-    """(object, name, what stands there for a while) of all; Numba's compiler for GPUs has files of its own."""
-    core = "numba.cuda.core" if device == "cuda" else "numba.core"
-    names = ("base", "event", "ir", "postproc", "compiler_machinery", "transforms", "targetconfig")
-    base, event, ir, postproc, machinery, transforms, configs = (import_module(f"{core}.{name}") for name in names)
-    functions = import_module("numba.cuda.types.functions" if device == "cuda" else "numba.core.types.functions")
-    found = [
-        (functions.BaseFunction, "get_call_type", _remembered(functions.BaseFunction.get_call_type, configs)),
-        (machinery.PassManager, "_runPass", _run_pass),
-        (postproc.PostProcessor, "run", _lifetimes(postproc, transforms)),
-        (ir.Inst, "_rec_list_vars", _listed(ir)),
-        (base, "_has_loc", functools.cache(base._has_loc)),
-        (base.BaseContext, "get_abi_sizeof", _sizes(base.BaseContext.get_abi_sizeof)),
-        (event, "start_event", _nothing),  # at each call of LLVM, for those who measure
-        (event, "end_event", _nothing),
-    ]
-    if device == "cpu":
-        from numba.core.lowering import BaseLower
-        from numba.core.runtime.context import NRTContext
+    """[(object, name, what stands there for a while)]; Numba's compiler for GPUs has files of its own.
 
-        found.append((NRTContext, "_call_incref_decref", _counted(NRTContext._call_incref_decref)))
-        found.append((BaseLower, "create_cfunc_wrapper", _of_kernels(BaseLower.create_cfunc_wrapper)))
+    Where a version of Numba has something in another place or not at all, that stays as it is.
+    """
+    core = "numba.cuda.core" if device == "cuda" else "numba.core"
+    module = lambda name: import_module(f"{core}.{name}")
+    functions = "numba.cuda.types.functions" if device == "cuda" else "numba.core.types.functions"
+    wanted = [  # (where, name, what makes the other one of the own)
+        (
+            lambda: import_module(functions).BaseFunction, "get_call_type",
+            lambda own: _remembered(own, module("targetconfig")),
+        ),
+        (lambda: module("compiler_machinery").PassManager, "_runPass", lambda own: _run_pass),
+        (
+            lambda: module("postproc").PostProcessor, "run",
+            lambda own: _lifetimes(module("postproc"), module("transforms")),
+        ),
+        (lambda: module("ir").Inst, "_rec_list_vars", lambda own: _listed(module("ir"))),
+        (lambda: module("base"), "_has_loc", functools.cache),
+        (lambda: module("base").BaseContext, "get_abi_sizeof", _sizes),
+        (lambda: module("event"), "start_event", lambda own: _nothing),  # at each call of LLVM, for those who measure
+        (lambda: module("event"), "end_event", lambda own: _nothing),
+    ]  # fmt: skip
+    if device == "cpu":
+        wanted += [
+            (lambda: module("runtime.context").NRTContext, "_call_incref_decref", _counted),
+            (lambda: module("lowering").BaseLower, "create_cfunc_wrapper", _of_kernels),
+        ]
+    found = []
+    for where, name, make in wanted:
+        try:
+            place = where()
+            found.append((place, name, make(vars(place)[name])))
+        except (ImportError, AttributeError, KeyError):
+            continue
     return found
 
 
