@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import os
+import struct
 import threading
 
 from ..core import launch as core_launch
@@ -101,7 +102,8 @@ def transfer(t, x, wait=True):
 _NUMBERS = {
     "bool": ctypes.c_bool, "int8": ctypes.c_int8, "int16": ctypes.c_int16, "int32": ctypes.c_int32,
     "int64": ctypes.c_int64, "uint8": ctypes.c_uint8, "uint16": ctypes.c_uint16, "uint32": ctypes.c_uint32,
-    "uint64": ctypes.c_uint64, "float32": ctypes.c_float, "float64": ctypes.c_double,
+    "uint64": ctypes.c_uint64, "float32": ctypes.c_float, "float64": ctypes.c_double, "float16": ctypes.c_uint16,
+    "bfloat16": ctypes.c_uint16,
 }  # fmt: skip
 _own = threading.local()
 
@@ -120,7 +122,10 @@ def number_of(x):
     if piece is None:
         piece = pieces[backend] = backend.stage(8)
     backend.read(piece.address, x.address, x.dtype.itemsize)
-    return kind.from_address(piece.address).value
+    number = kind.from_address(piece.address).value
+    if x.dtype.name == "float16":
+        return struct.unpack("e", struct.pack("H", number))[0]
+    return struct.unpack("f", struct.pack("I", number << 16))[0] if x.dtype.name == "bfloat16" else number
 
 
 def refuse_reading():

@@ -1,6 +1,7 @@
 """A second device under the same house: `host2`, which lies in the same RAM, and which the host must ask for values."""
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -11,6 +12,9 @@ import infinicore as ic
 from infinicore import nn, optim
 from infinicore.core import launch
 from infinicore.device import Device
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+NUMBERS = (*FLOATS, *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +71,27 @@ def test_what_reads_values_asks_the_backend(other, rng):
         x.numpy()
     with pytest.raises(BufferError, match="host2:0"):
         x.__dlpack__()
+
+
+@pytest.mark.parametrize("name", ["bool", *NUMBERS])
+def test_one_number_is_read_by_itself(other, name):
+    """As the CPU reads it: also the smallest and the largest, infinities, and one behind others."""
+    most = (
+        [ic.finfo(name).max, ic.finfo(name).tiny] if name in FLOATS else [1] if name == "bool" else [ic.iinfo(name).max]
+    )
+    values = [0, 1, *most, *([-2.5, math.inf, -math.inf, -0.0] if name in FLOATS else [])]
+    x = ic.tensor(values, dtype=ic.dtype(name))
+    there, before = x.to(other), other.backend.asked["allocate"]
+    for i in range(len(values)):
+        got, wanted = there[i].item(), x[i].item()
+        assert type(got) is type(wanted) and (got, math.copysign(1, got)) == (wanted, math.copysign(1, wanted))
+    assert other.backend.asked["allocate"] == before
+    ic.start_graph_recording(other)
+    try:
+        with pytest.raises(NotImplementedError, match="reading the values of a tensor cannot be recorded"):
+            there[0].item()
+    finally:
+        ic.stop_graph_recording()
 
 
 def test_operands_of_two_devices_are_refused(other):
