@@ -80,8 +80,8 @@ class GpuLinks(Staged):
         """
         few, recorded = nbytes <= sizes.MOST_BYTES, core_launch.recording() is not None or self.backend.captures
         reached = self.peers is not None and what in ("all_reduce", "all_gather", "broadcast")
-        if few and reached:
-            return "peers"
+        if (few and reached) or (recorded and not self.backend.holds_acts):
+            return "peers" if reached else None
         to_nccl = self.nccl is not None and (how is None or self.nccl.reduces(x.dtype, how))
         copied = self._prefers_copies or not to_nccl or (recorded and beside)
         if not few and what in sizes.WHATS and copied and self._opened():

@@ -98,8 +98,6 @@ class Reducer:
                 "parameter take part in the loss"
             )
         self.finish_early()
-        if core_launch.recording() is not None:
-            self.rebuilt = True  # replays write to these places
         for bucket in self.buckets:
             bucket.reset()
         self.started = False

@@ -35,6 +35,7 @@ class Backend:
     has_windows = False  # whether devices of other processes can reach memory of `window`
     identity = None  # of the hardware among those of its kind that a machine has; None: it is the machine's
     reports_at_once = True  # whether a launch returns what its kernel found wrong; else it is told when the host waits
+    holds_acts = False  # whether its graphs hold what is done by `act`
     captures = False  # whether this thread makes a graph of what goes into streams, where no mark is ever passed
     numbers_in_block = False  # whether elementwise kernels take numbers ("number float32") in the argument block
 
@@ -127,9 +128,9 @@ class Backend:
         """Wait for all streams."""
 
     def act(self, do, owner=None):
-        """Do what puts work of others into streams, or makes streams wait; graphs of the device may hold that.
+        """Do what puts work of others into streams, or makes streams wait, also in graphs of devices that hold that.
 
-        Then `do()` is called again when the graph is made, and must not ask how far a stream has got; the methods
+        There `do()` is called again when the graph is made, and must not ask how far a stream has got; the methods
         `before_replay` and `after_replay` of its `owner` are called around each replay.
         """
         if launch.recording() is not None:

@@ -287,7 +287,7 @@ class Cuda(GpuBackend):
     """One NVIDIA GPU. Launches and copies follow one another in its current stream."""
 
     shares_memory = reports_at_once = False
-    has_windows = True
+    has_windows = holds_acts = True
 
     def __init__(self, device):
         self.gpu, self._index = driver.Gpu(device.index), device.index

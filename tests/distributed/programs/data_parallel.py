@@ -1,5 +1,7 @@
 """Data-parallel training beside one process that has every rank's rows: losses and parameters within 1e-5."""
 
+import contextlib
+
 import infinicore.distributed as dist
 import numpy as np
 from data_parallel_models import GPT2, LLAMA, ROWS, batches, pair
@@ -150,26 +152,50 @@ def kept():
         close(p.grad.numpy(), q.grad.numpy(), "three passes without zero_grad", 1e-4)
 
 
+class Layers(nn.Module):
+    """Gradients come in the order of registration, in which the first buckets are not, but later ones are."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.middle, self.first = nn.Linear(9, 3), nn.Linear(7, 9), nn.Linear(5, 7)
+
+    def forward(self, x):
+        return self.last(self.middle(ic.tanh(self.first(x))))
+
+
 def replayed():
-    """Recorded passes of two sizes, one after the other, whose gradients are kept for some steps; in the buckets."""
+    """Recorded passes of two sizes, one after the other, whose gradients are kept for some steps; in the buckets.
+
+    Each third one adds the gradients of the two before it.
+    """
     rng = np.random.default_rng(0)
-    own, reference = (nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 9), nn.Linear(9, 3)) for _ in range(2))
+    own, reference = Layers(), Layers()
     model = dist.DistributedDataParallel(own, bucket_mb=1e-4, first_bucket_mb=1e-4)
     reference.load_state_dict(own.state_dict())
-    passes = ic.recorded(lambda x: _backward(model(x).square().mean(), 1))
-    for step in range(16):
-        x = rng.standard_normal((N, 2 if step % 3 else 4, 5), dtype=np.float32)
-        passes(ic.from_numpy(x[R].copy()))
+
+    def run(x, sync):
+        with contextlib.nullcontext() if sync else model.no_sync():
+            return _backward(model(x).square().mean(), 1)
+
+    passes = ic.recorded(run)
+    for step in range(36):
+        x, sync = rng.standard_normal((N, 4 if step % 6 == 5 else 2, 5), dtype=np.float32), step % 3 == 2
+        passes(ic.from_numpy(x[R].copy()), sync)
         for rows in x:
             (reference(ic.from_numpy(rows.copy())).square().mean() / N).backward()
+        if not sync:
+            continue
         for p, q in zip(own.parameters(), reference.parameters()):
             close(p.grad.numpy(), q.grad.numpy(), f"gradients of replays, step {step}")
-        if N > 1:
-            memory = {m.storage.address for m in model.reducer.memory.values()}
-            assert {p.grad.storage.address for p in own.parameters()} == memory, "gradients are copied out of buckets"
-        if step % 5 == 4:
+        if step < 18 or step % 9 == 8:
             for m in (own, reference):
                 m.zero_grad()
+    for _ in range(3):
+        own.zero_grad()
+        passes(ic.from_numpy(x[R].copy()), True)
+    if N > 1:
+        memory = {m.storage.address for m in model.reducer.memory.values()}
+        assert {p.grad.storage.address for p in own.parameters()} == memory, "gradients are copied out of buckets"
 
 
 for config in (GPT2, LLAMA):
