@@ -37,6 +37,8 @@ multiprocessor: beside each other where these are free, else one after the other
 floats in float32, rounded once.
 """
 
+from numba import types
+
 from ...blocks.comm import AVG
 from ...blocks.cuda import JOINED_PART, MEETING
 from ...build import jit
@@ -47,6 +49,7 @@ from ..block import read, vector, width, write
 from .peers import wait
 from .sizes import COPIES_BROKEN, GAVE_UP
 
+I64 = types.int64
 STEP = 32  # from the peer of a thread to its next one: a warp has a thread for each
 
 
@@ -63,7 +66,7 @@ def window(args, r, SIZE):
 def meet(args, lo, hi, SIZE):
     """Tell all ranks that this one has come to a meeting, and wait for theirs; a thread of the warp for each."""
     rank, own, at = load(args, MEETING.rank), load(args, MEETING.own), load(args, MEETING.flags)
-    broken, code, k = own + 8 * COPIES_BROKEN, 0, load_of_system(own + at + 8 * rank) + 1
+    broken, code, k = own + 8 * COPIES_BROKEN, 0, load(ptr(own + at + 8 * rank, I64), 0) + 1
     warp_barrier()  # all threads have the number before one of them counts on
     for peer in range(thread(), SIZE, STEP):
         store_to_system(window(args, peer, SIZE) + at + 8 * rank, k)
