@@ -39,6 +39,13 @@ def width(p):
 
 
 @by_type
+def size_of(p):
+    """Bytes of an element of a pointer's type."""
+    size = p.dtype.bitwidth // 8
+    return lambda p: size
+
+
+@by_type
 def vector(p, value):
     """A vector of `width(p)` lanes, each `value`, in the type that elements are computed in."""
     dtype, lanes = compute_type(p.dtype), _lanes(p.dtype)

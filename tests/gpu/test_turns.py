@@ -1,23 +1,15 @@
 """Copies in which rows and columns change places, by tiles: thread by thread where there is no GPU."""
 
+# ruff: noqa: F811, the fixtures of another file
+
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 import infinicore as ic
 
-from . import threads
 from .test_kernels import equal
-
-
-@pytest.fixture(scope="module")
-def device():
-    before = ic.get_num_threads()
-    ic.set_num_threads(1)  # a launch is one call
-    there = threads.device()
-    yield there
-    ic.set_num_threads(before)
-    assert there.backend.kernels.wrong is None
+from .test_threads import _of_this_test, device  # noqa: F401
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])

@@ -25,9 +25,9 @@ from ...lang.simd import (
     vstore_aligned,
 )
 from ...lang.words import vload_words
-from ..block import read, vector, write
+from ..block import read, size_of, vector, write
 from ..block import width as row_width
-from ..gemm.wgmma import ratio, size_of
+from ..gemm.wgmma import ratio
 from ..plans.array import EACH, ROW_BYTES, TILE
 from ..policy import ROW_THREADS
 

@@ -55,7 +55,7 @@ from ...lang.ptx import (
     warp_barrier,
 )
 from ...lang.simd import address, bitcast, fill, load, ptr, vload_aligned, vstore_aligned
-from ..block import read, write
+from ..block import read, size_of, write
 from .epilogue import alpha_of, bias_of, column_factors, factor_of_row, rows_weighed, weighed
 
 I64, U32, F32, F64 = types.int64, types.uint32, types.float32, types.float64
@@ -117,13 +117,6 @@ def elements(at, T):
     """The pointer to elements at an address, as integers of their size."""
     kind = getattr(types, f"uint{T.instance_type.bitwidth}")
     return lambda at, T: ptr(at, kind)
-
-
-@by_type
-def size_of(x):
-    """Bytes of an element that a pointer shows."""
-    size = x.dtype.bitwidth // 8
-    return lambda x: size
 
 
 @by_type

@@ -42,18 +42,12 @@ from ...lang.simd import (
     vstore,
     vstore_first,
 )
-from ..block import width
+from ..block import size_of, width
 from .sizes import EACH, EXCHANGE_SHARED, ROWS, TILE, WARPS
 
 I32 = types.int32
 MANY = 512 * WARPS  # warps' columns from which a warp has EACH: four blocks of a multiprocessor
 ALL = (1 << WARP) - 1
-
-
-@by_type
-def bytes_of(p):
-    nbytes = p.dtype.bitwidth // 8
-    return lambda p: nbytes
 
 
 @by_type
@@ -78,10 +72,10 @@ def pitch(p):
 @jit.inline
 def bring(to, a, step, size, rows, columns):
     """Start to copy a tile from a on, of which so many rows and columns exist, to a shared address; zeros elsewhere."""
-    own, line = thread() % WARP, pitch(a) * bytes_of(a)
+    own, line = thread() % WARP, pitch(a) * size_of(a)
     there, a, apart = ((1 << rows) - 1 if own < columns else 0), a + step * own, step * size
     for i in range(ROWS):
-        copy_one(to + i * line + own * bytes_of(a), a + i * apart, there & (1 << i))
+        copy_one(to + i * line + own * size_of(a), a + i * apart, there & (1 << i))
     commit_copies()
 
 
@@ -190,7 +184,7 @@ def _solver(each):
         group, team = warp % groups, warp // groups
         tiles = ptr(dynamic_memory(), T)
         tile, found = behind(tiles, warp * TILE), behind(tiles, WARPS * TILE + team * groups * ROWS * each)
-        to = dynamic_shared() + warp * TILE * bytes_of(tiles)
+        to = dynamic_shared() + warp * TILE * size_of(tiles)
         units = hi if each == 1 else hi // columns * chunks
         for unit_of_block in range(block() * together, units, blocks() * together):
             number = min(unit_of_block + team, units - 1)
@@ -276,13 +270,13 @@ def follow(sources, staged, pivots, size, steps, back, team):
 def move(x, sources, held, to, size, columns, width, team):
     """Bring the rows of `width` columns of x to where they belong, as many columns at a time as there is room for."""
     own, members, room = team
-    lanes = min(width, room // (size * bytes_of(x)))
+    lanes = min(width, room // (size * size_of(x)))
     at, row = own % WARP, own // WARP
     for begin in range(0, width, lanes):
         if at < min(lanes, width - begin):
             for i in range(row, size, members // WARP):
                 source = x + (load(sources, i) * columns + begin + at)
-                copy_one(to + (i * lanes + at) * bytes_of(x), source, 1)
+                copy_one(to + (i * lanes + at) * size_of(x), source, 1)
         commit_copies()
         wait_copies(0)
         meet(team)
@@ -312,7 +306,7 @@ def exchange_unit(args, x, pivots, size, columns, begin, staged, to, team, T):
     width, line = min(STRIP, columns - begin), own % WARP
     head = 4 * members + (4 * size + 15 & -16)
     room = nbytes - head
-    if room < size * bytes_of(x):
+    if room < size * size_of(x):
         wrong = False
         for k in range(own, steps, members):
             wrong |= load(pivots, k) < 1 or load(pivots, k) > size
