@@ -13,8 +13,9 @@ from ..problems.reduce import MEDIAN, NANMEDIAN, Modes
 from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._counted import CHUNK, FEW, counted
-from ._layout import UNSIGNED, check, check_dim, product, rows
+from ._layout import UNSIGNED, check, check_dim, product
 from .copy import copy_into, row_major
+from .sort import one_of_rows, one_of_rows_backward
 from .special import wider
 
 NUMBERS = (*FLOATS, *INTEGERS)
@@ -121,23 +122,12 @@ def _mode_grad_samples(rng):
 )  # fmt: skip
 def mode(call, input, dim=-1, keepdim=False):
     """The most frequent element along `dim`, the smallest of several, and the last index where it stands."""
-    axis, shape = check_axis(call, input, dim), input.shape_
-    result = tuple(1 if d == axis else n for d, n in enumerate(shape) if keepdim or d != axis)
-    values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
-    call.save(input_shape=shape, where=indices, axis=axis)
-    if values.numel_:
-        last = [*(d for d in range(len(shape)) if d != axis), axis]
-        x, count, size, stride = rows(input.permute(last) if shape else input.reshape(1), max(len(shape) - 1, 0))
-        call.run(Modes(x.dtype.name, count, size, stride), x=x, values=values, indices=indices)
-    return values, indices
+    return one_of_rows(call, input, check_axis(call, input, dim), keepdim, Modes)
 
 
 @mode.grad("input")
 def _(f, g, keepdim, where, input_shape, axis):
-    if not input_shape:
-        return g
-    g, where = (g, where) if keepdim else (g.unsqueeze(axis), where.unsqueeze(axis))
-    return f.gather_backward(g, axis, where, input_shape)
+    return one_of_rows_backward(f, g, keepdim, where, input_shape, axis)
 
 
 # ---- quantiles ---------------------------------------------------------------------------------

@@ -200,6 +200,27 @@ def _at_rank_samples(rng):
     yield (rng.permutation(24).reshape(4, 6) / 4.0, NANMEDIAN, 1), {}
 
 
+def one_of_rows(call, input, axis, keepdim, problem):
+    """(values, int64 indices) of one element of each row along a dim, which `problem(dtype, rows, size, stride)` says."""
+    shape = input.shape_
+    result = tuple(1 if d == axis else n for d, n in enumerate(shape) if keepdim or d != axis)
+    values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
+    call.save(input_shape=shape, where=indices, axis=axis)
+    if values.numel_:
+        last = [*(d for d in range(len(shape)) if d != axis), axis]
+        x, count, size, stride = rows(input.permute(last) if shape else input.reshape(1), max(len(shape) - 1, 0))
+        call.run(problem(x.dtype.name, count, size, stride), x=x, values=values, indices=indices)
+    return values, indices
+
+
+def one_of_rows_backward(f, g, keepdim, where, input_shape, axis):
+    """The gradient of that: zeros but for these elements."""
+    if not input_shape:
+        return g
+    g, where = (g, where) if keepdim else (g.unsqueeze(axis), where.unsqueeze(axis))
+    return f.gather_backward(g, axis, where, input_shape)
+
+
 @op(dtypes=ALL, ref=_at_rank_ref, samples=_at_rank_samples, outputs=("out", "indices"), fields=("values", "indices"))
 def at_rank(call, input, rank: int, dim=-1, keepdim: bool = False):
     """(values, int64 indices) of the elements with one rank, from 0 on, along `dim` as `sort` has it.
@@ -216,19 +237,9 @@ def at_rank(call, input, rank: int, dim=-1, keepdim: bool = False):
         raise ValueError(f"`rank` of `{call.op.name}` must be from {NANMEDIAN} to {size - 1}, got {rank}")
     if rank < 0 and not input.dtype.is_floating_point:
         rank = (size - 1) // 2
-    result = tuple(1 if d == dim else n for d, n in enumerate(shape) if keepdim or d != dim)
-    values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
-    call.save(input_shape=shape, where=indices, axis=dim)
-    if values.numel_:
-        last = [*(d for d in range(len(shape)) if d != dim), dim]
-        x, count, size, stride = rows(input.permute(last) if shape else input.reshape(1), max(len(shape) - 1, 0))
-        call.run(Select(x.dtype.name, count, size, stride, 1, rank), x=x, values=values, indices=indices)
-    return values, indices
+    return one_of_rows(call, input, dim, keepdim, lambda *found: Select(*found, 1, rank))
 
 
 @at_rank.grad("input")
 def _(f, g, keepdim, where, input_shape, axis):
-    if not input_shape:
-        return g
-    g, where = (g, where) if keepdim else (g.unsqueeze(axis), where.unsqueeze(axis))
-    return f.gather_backward(g, axis, where, input_shape)
+    return one_of_rows_backward(f, g, keepdim, where, input_shape, axis)
