@@ -97,9 +97,8 @@ class DistributedDataParallel(nn.Module):
     def _pass(self, function, args, kwargs):
         syncs = self.reducer is not None and self._sync and is_grad_enabled()
         if self.reducer is not None and core_launch.recording() is not None:
-            self.reducer.rebuilt = (
-                True  # replays write to the places that gradients have now, also those without `sync`
-            )
+            # replays write to the places that gradients have now, also those of passes without sums
+            self.reducer.rebuilt = True
         if syncs and self._joining is not None:
             self._joining.present()
         if syncs and core_launch.recording() is None and self._joining is None:
