@@ -201,7 +201,7 @@ def _at_rank_samples(rng):
 
 
 def one_of_rows(call, input, axis, keepdim, problem):
-    """(values, int64 indices) of an element of each row along a dim: which, `problem(dtype, rows, size, stride)` says."""
+    """(values, int64 indices) of one element of each row along a dim; `problem(dtype, rows, size, stride)` chooses."""
     shape = input.shape_
     result = tuple(1 if d == axis else n for d, n in enumerate(shape) if keepdim or d != axis)
     values, indices = call.out(result, input.dtype), call.out(result, "int64", key="indices")
