@@ -81,11 +81,11 @@ def suffix(kind):
     return names.get(str(kind), str(kind))
 
 
-def call_llvm(builder, name, result, args, overload=None):
+def call_llvm(builder, name, result, args, overload=None, fastmath=()):
     """Call the LLVM intrinsic `name.<overload>`; the overload is the result type unless given."""
     full = f"{name}.{suffix(overload or result)}"
     kind = ir.FunctionType(result, [a.type for a in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), args)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, full), args, fastmath=fastmath)
 
 
 def splat(builder, value, lanes):

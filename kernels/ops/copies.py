@@ -133,15 +133,15 @@ _LIMITS = {"samples": lambda rng: [((rng.standard_normal((3, 5)), 0.25), {})], "
 
 
 @composite(ref=np.maximum, **_LIMITS)
-def clamp_min(f, input, min):
+def clamp_min(f, input, min, out=None):
     """`clamp` from below alone."""
-    return f.clamp(input, min)
+    return f.clamp(input, min, out=out)
 
 
 @composite(ref=np.minimum, **_LIMITS)
-def clamp_max(f, input, max):
+def clamp_max(f, input, max, out=None):
     """`clamp` from above alone."""
-    return f.clamp(input, None, max)
+    return f.clamp(input, None, max, out=out)
 
 
 @composite(

@@ -112,12 +112,11 @@ def _(f, g, input, dim, keepdim, dtype, create_graph):
 
 # ---- extreme values ------------------------------------------------------------------------------
 
-# `m.maximum` also orders -0 below 0, which doubles its instructions. Of three, one test for NaN is enough: a comparison
-# with a NaN in `top` leaves it there.
+# Of three, one test for NaN is enough: a comparison with a NaN in `top` leaves it there.
 
 
 def larger(a, b):
-    return m.where(a != a, a, m.where(a > b, a, b))
+    return m.maximum(a, b)
 
 
 def larger_of_three(top, a, b):
@@ -127,7 +126,7 @@ def larger_of_three(top, a, b):
 
 
 def smaller(a, b):
-    return m.where(a != a, a, m.where(a < b, a, b))
+    return m.minimum(a, b)
 
 
 def smaller_of_three(low, a, b):

@@ -274,6 +274,32 @@ def test_an_operation_is_counted_once_in_a_loop_of_them():
     assert runs == [1, 10]
 
 
+class _Ramp:
+    """A side that takes `first` seconds for its first call after a start, then 400 us, and less with each call, to 50."""
+
+    def __init__(self, first):
+        self.first, self.calls = first, 0
+
+    def ask(self, command, slot, repetitions):
+        taken = []
+        for _ in range(repetitions):
+            taken.append(self.first if not self.calls else max(50e-6, 400e-6 / self.calls))
+            self.calls += 1
+        return {"value": sum(taken) / repetitions}
+
+    def pause(self):
+        self.calls = 1
+
+
+@pytest.mark.parametrize("first, least", [(500e-6, 40), (9e-3, 40), (1.0, 1)])
+def test_a_turn_is_filled_by_warm_calls(first, least):
+    side = compare._Side("ours", _Ramp(first))
+    side.calibrate(4e-3)
+    assert least <= side.repetitions <= (80 if least > 1 else 1)
+    side.turn()
+    assert side.median <= (60e-6 if least > 1 else 400e-6)
+
+
 def test_limits():
     read = limits.ReadBandwidth(1 << 20)
     assert read.amount == 1 << 20 and read.measure(2) > 0
