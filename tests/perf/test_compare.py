@@ -275,7 +275,7 @@ def test_an_operation_is_counted_once_in_a_loop_of_them():
 
 
 class _Ramp:
-    """A side that takes `first` seconds for its first call after a start, then 400 us, and less with each call, to 50."""
+    """A side whose first call takes `first` seconds, then 400 us, and less with each call, down to 50."""
 
     def __init__(self, first):
         self.first, self.calls = first, 0
