@@ -7,7 +7,7 @@ import ctypes
 import functools
 from ctypes import byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
 
-OUT_OF_MEMORY = 2
+OUT_OF_MEMORY, CAPTURE_UNJOINED = 2, 904
 _ATTRIBUTES = {"multiprocessors": 16, "major": 75, "minor": 76}
 
 
@@ -351,7 +351,17 @@ class Capture:
 
     def __exit__(self, kind, *_):
         graph, executable = c_void_p(), c_void_p()
-        call("cuStreamEndCapture", c_void_p(self.stream), byref(graph))
+        try:
+            call("cuStreamEndCapture", c_void_p(self.stream), byref(graph))
+        except DriverError as error:
+            if kind is not None:
+                return  # what broke off the capture says more
+            if error.code != CAPTURE_UNJOINED:
+                raise
+            raise RuntimeError(
+                "what was recorded began an operation in another stream that nobody waited for: call `wait()` of what "
+                "`async_op=True` returned, before the recording stops"
+            ) from None
         if kind is None:
             try:
                 if any(self.beside):

@@ -9,7 +9,7 @@ from infinicore.kernels.blocks.attention import ATTENTION, CACHE
 from infinicore.kernels.blocks.cuda import DECODE, GATED, PACKED_STREAM, PEERS, STREAM
 from infinicore.kernels.blocks.norm import ADD_RMS, RMS
 from infinicore.kernels.blocks.rope import ROPE
-from infinicore.kernels.cuda import fuse, overlap, policy
+from infinicore.kernels.cuda import driver, fuse, overlap, policy
 
 BF16 = "-bfloat16-bfloat16"
 MATRIX, X, OUT, A, B, W, TOTAL = (0x7F0000000000 + (i << 24) for i in range(7))
@@ -341,3 +341,28 @@ def test_quantised_products_begin_early_and_none_where_addresses_lie_in_memory()
     assert overlap.beside(graph.rows, graph.kernels) == [False, False, True]
     graph.kernels.arch = "sm_80"
     assert not any(overlap.beside(graph.rows, graph.kernels))
+
+
+class Library:
+    """A driver that ends every capture with one code."""
+
+    def __init__(self, code):
+        self.cuStreamEndCapture = lambda *_: code
+        self.cuStreamBeginCapture_v2 = lambda *_: 0
+
+    def cuGetErrorName(self, code, text):
+        return 1
+
+
+@pytest.mark.parametrize("code, sentence", [(904, "nobody waited for: call `wait()`"), (901, "`cuStreamEndCapture`")])
+def test_what_nobody_waits_for_is_a_sentence(monkeypatch, code, sentence):
+    monkeypatch.setattr(driver, "_library", lambda: Library(code))
+    with pytest.raises(RuntimeError) as error, driver.Capture(7):
+        pass
+    assert sentence in str(error.value)
+
+
+def test_what_breaks_off_a_capture_is_what_is_told(monkeypatch):
+    monkeypatch.setattr(driver, "_library", lambda: Library(901))
+    with pytest.raises(KeyError), driver.Capture(7):
+        raise KeyError("first")
