@@ -25,6 +25,12 @@ _NAMES = {
     "checkpoint": "load_checkpoint save_checkpoint",
     "parallel": "ParallelModel",
     "pipeline": "Pipeline",
+    "process_group": (
+        "P2POp ReduceOp all_gather_into_tensor all_to_all_single batch_isend_irecv broadcast_object_list "
+        "destroy_process_group get_backend get_global_rank get_group_rank get_node_local_rank get_process_group_ranks "
+        "init_process_group is_available is_gloo_available is_mpi_available is_nccl_available monitored_barrier "
+        "reduce_scatter_tensor scatter_object_list"
+    ),
     "ring": "ring_attention",
     "work": "Work",
     "zero": "ZeroDataParallel",

@@ -5,6 +5,8 @@ tensors belong to it until `wait()`. While a graph is recorded, a collective is 
 returns.
 """
 
+import functools
+
 from .. import dispatch
 from ..core import launch as core_launch
 from ..core import layout
@@ -19,6 +21,23 @@ OPS = {"sum": blocks.SUM, "prod": blocks.PROD, "min": blocks.MIN, "max": blocks.
 _OF_BOOL = {"sum": blocks.MAX, "max": blocks.MAX, "prod": blocks.MIN, "min": blocks.MIN}
 _KNOWN = 4096  # all-reduces that a group keeps
 _ALIKE = {name: name for name in OPS} | {"mean": "avg", "product": "prod", "add": "sum"}
+
+
+def _also(**names):
+    """A function that takes PyTorch's keywords as well; None: one that changes nothing here."""
+
+    def of(function):
+        @functools.wraps(function)
+        def collective(*args, **kwargs):
+            for theirs in kwargs.keys() & names.keys():
+                value = kwargs.pop(theirs)
+                if names[theirs] is not None:
+                    kwargs[names[theirs]] = value
+            return function(*args, **kwargs)
+
+        return collective
+
+    return of
 
 
 def _how(op, dtype):
@@ -188,6 +207,7 @@ def _contiguous(x):
     return x if x.contiguous_ else dispatch.contiguous_copy(x)
 
 
+@_also(input_list="input")
 def reduce_scatter(output, input, op="sum", group=None, async_op=False):
     """Reduce over all ranks; rank r gets part r. Returns `output`.
 
@@ -345,6 +365,7 @@ def broadcast(tensor, src, group=None, async_op=False):
     return moves.go("broadcast", (tensor.shape_, tensor.dtype.name, src), async_op, tensor)
 
 
+@_also(tensor_list="output", tensor="input")
 def all_gather(output, input, group=None, async_op=False):
     """Collect every rank's `input` on all ranks. Returns `output`.
 
@@ -382,6 +403,7 @@ def _parts(whole, name, group, like):
     return [core_launch.view_tensor(whole, like.shape_, strides, r * like.numel_) for r in range(group.size)]
 
 
+@_also(tensor="input", gather_list="output")
 def gather(input, output=None, dst=0, group=None, async_op=False):
     """Collect every rank's `input` on rank `dst`, where `output` is as in `all_gather`; elsewhere it is None."""
     group = world_group(group)
@@ -401,6 +423,7 @@ def gather(input, output=None, dst=0, group=None, async_op=False):
     return moves.go("gather", (input.dtype.name, dst), async_op, output)
 
 
+@_also(tensor="output", scatter_list="input")
 def scatter(output, input=None, src=0, group=None, async_op=False):
     """Give rank r part r of `input`, which rank `src` has (as `output` of `all_gather`); elsewhere it is None."""
     group = world_group(group)
@@ -420,6 +443,7 @@ def scatter(output, input=None, src=0, group=None, async_op=False):
     return moves.go("scatter", (output.dtype.name, src), async_op, output)
 
 
+@_also(output_tensor_list="output", input_tensor_list="input")
 def all_to_all(output, input, group=None, async_op=False):
     """Give part r of `input` to rank r, and get part r of `output` from rank r. Returns `output`.
 
@@ -454,6 +478,7 @@ def all_to_all(output, input, group=None, async_op=False):
     return moves.go("all_to_all", (given[0].dtype.name,), async_op, output)
 
 
+@_also(device_ids=None)
 def barrier(group=None, async_op=False):
     """Wait until every rank of the group has come here."""
     group = world_group(group)
@@ -482,21 +507,25 @@ def _message(kind, tensor, peer, name, group, wait):
     return work if work is not None else done(tensor)
 
 
+@_also(tag=None)
 def send(tensor, dst, group=None):
     """Send a tensor to rank `dst` of the group, which receives as many bytes. Small ones do not wait for it."""
     _message(SEND, tensor, dst, "dst", group, True)
 
 
+@_also(tag=None)
 def recv(tensor, src, group=None):
     """Receive into a tensor what rank `src` of the group sends. Messages of two ranks keep their order."""
     return _message(RECEIVE, tensor, src, "src", group, True)
 
 
+@_also(tag=None)
 def isend(tensor, dst, group=None):
     """As `send`, in the background; its `Work`."""
     return _message(SEND, tensor, dst, "dst", group, False)
 
 
+@_also(tag=None)
 def irecv(tensor, src, group=None):
     """As `recv`, in the background; its `Work`. Of a tensor that is not contiguous, it waits."""
     return _message(RECEIVE, tensor, src, "src", group, False)

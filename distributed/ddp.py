@@ -7,6 +7,8 @@ from ..autograd import is_grad_enabled, no_grad
 from ..core import launch as core_launch
 from ..core import node
 from ..core.tensor_cy import TensorBase
+from ..data.collate import placed
+from ..device import Device
 from ..dispatch import as_dtype, empty, refuse_recording
 from ..dtype import int64
 from . import collectives as c
@@ -27,6 +29,10 @@ class DistributedDataParallel(nn.Module):
     after the first pass the buckets follow the order in which gradients came. `compression="bfloat16"` halves what
     travels, and rounds it. `find_unused_parameters` looks for parameters that do not take part in a pass; without it,
     such a pass is an error at the next one. Gradients are parts of the buckets' memory.
+
+    PyTorch's other arguments are taken, too: `process_group` and `bucket_cap_mb` are `group` and `bucket_mb`; inputs
+    are brought to the one device in `device_ids`; `output_device`, `static_graph` and `gradient_as_bucket_view` change
+    nothing here.
     """
 
     def __init__(
@@ -39,10 +45,19 @@ class DistributedDataParallel(nn.Module):
         find_unused_parameters=False,
         broadcast_buffers=True,
         compression=None,
+        process_group=None,
+        bucket_cap_mb=None,
+        device_ids=None,
+        output_device=None,
+        static_graph=False,
+        gradient_as_bucket_view=True,
     ):
         super().__init__()
         if not isinstance(module, nn.Module):
             raise TypeError(f"`module` must be a Module, got {type(module).__name__}")
+        group = process_group if group is None else group
+        bucket_mb = bucket_mb if bucket_cap_mb is None else bucket_cap_mb
+        self._inputs_on = _only(device_ids)
         for name, size in (("bucket_mb", bucket_mb), ("first_bucket_mb", first_bucket_mb)):
             if not isinstance(size, (int, float)) or not size > 0:
                 raise ValueError(f"`{name}` must be above 0, got {size!r}")
@@ -88,6 +103,8 @@ class DistributedDataParallel(nn.Module):
 
     def forward(self, *args, **kwargs):
         """`module(...)`; the backward pass of what it returns averages gradients."""
+        if self._inputs_on is not None:
+            args, kwargs = placed((args, kwargs), self._inputs_on)
         return self._pass(self.module, args, kwargs)
 
     def loss(self, *args, **kwargs):
@@ -142,6 +159,15 @@ class DistributedDataParallel(nn.Module):
     def join(self):
         """Within it, ranks may have different numbers of batches: `with model.join(): for batch in data: ...`"""
         return Join(self)
+
+
+def _only(device_ids):
+    """The one device that a rank's inputs are brought to, or None."""
+    if not device_ids:
+        return None
+    if len(device_ids) > 1:
+        raise ValueError(f"`device_ids` must name one device, a rank has no more, got {list(device_ids)}")
+    return Device(device_ids[0] if not isinstance(device_ids[0], int) else f"cuda:{device_ids[0]}")
 
 
 def averages_context(module, group):

@@ -5,11 +5,13 @@ statistics ("float32") in float32; ops of several inputs ("promote") in the wide
 """
 
 import contextlib
+import copy
+import warnings
 
 from ..core import launch
 from ..core.node import GRAD
 from ..core.tensor_cy import TensorBase
-from ..device import usable
+from ..device import Device
 from ..dispatch import derive, functions
 from ..dtype import dtype as to_dtype
 from ..dtype import float32
@@ -22,6 +24,18 @@ def _default(device_type):
     return to_dtype("float16" if str(device_type).startswith("cuda") else "bfloat16")
 
 
+def lacks(device_type, what):
+    """Whether `device_type` is a GPU and there is none: then `what` changes nothing, with a warning, as in PyTorch."""
+    if Device(device_type).type == "cpu":
+        return False
+    from ..cuda import is_available
+
+    absent = not is_available()
+    if absent:
+        warnings.warn(f"`{what}` of 'cuda' changes nothing: there is no GPU that can be used", stacklevel=3)
+    return absent
+
+
 class autocast(contextlib.ContextDecorator):
     """Run the ops inside in mixed precision; as torch.autocast.
 
@@ -29,13 +43,14 @@ class autocast(contextlib.ContextDecorator):
     each is cast once per outermost context and the copy used again (`cache_enabled`), until the parameter changes.
     Backward runs outside of the policy, in the dtypes that the forward pass used. float64 tensors and calls with `out=`
     are left alone.
-    `enabled=False` switches an outer autocast off.
+
+    `enabled=False` switches an outer autocast off. Without a GPU, that of "cuda" changes nothing, with a warning.
     """
 
     in_backward = False
 
     def __init__(self, device_type="cpu", dtype=None, enabled=True, cache_enabled=True):
-        usable(device_type)
+        self._absent = enabled and lacks(device_type, "autocast")
         self.dtype = _default(device_type) if dtype is None else to_dtype(dtype)
         if self.dtype.name not in _LOWER:
             raise ValueError(f"`dtype` of autocast must be bfloat16 or float16, got {self.dtype}")
@@ -44,9 +59,13 @@ class autocast(contextlib.ContextDecorator):
 
     def _recreate_cm(self):
         """A decorated function may run in several threads: each call has a context of its own."""
-        return type(self)("cpu", self.dtype, self.enabled, self.cache_enabled)
+        found = copy.copy(self)
+        found._outer = []
+        return found
 
     def __enter__(self):
+        if self._absent:
+            return self
         outer = next((w for w in functions.watchers() if isinstance(w, autocast)), None)
         self._outer.append(outer)
         if outer is not None:
@@ -57,6 +76,8 @@ class autocast(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, *error):
+        if self._absent:
+            return
         if self.enabled:
             functions.unwatch(self)
         outer = self._outer.pop()

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from ..device import usable
 from ..tensor.tensor import FUNCTIONS, Tensor
+from .autocast import lacks
 
 
 class _Progress:
@@ -24,7 +24,8 @@ class GradScaler:
         scaler.update()
 
     The factor begins at `init_scale`, is multiplied by `growth_factor` after `growth_interval` steps in a row with
-    finite gradients, and by `backoff_factor` after one without. With `enabled=False` all methods pass through.
+    finite gradients, and by `backoff_factor` after one without. With `enabled=False` all methods pass through; for
+    "cuda" without a GPU it is disabled, with a warning.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class GradScaler:
         growth_interval=2000,
         enabled=True,
     ):
-        usable(device)
+        enabled = enabled and not lacks(device, "GradScaler")
         if growth_factor <= 1.0:
             raise ValueError(f"`growth_factor` must be above 1, got {growth_factor}")
         if not 0.0 < backoff_factor < 1.0:

@@ -148,8 +148,10 @@ def mem_get_info(device=None):
 def memory_stats(device=None):
     """Bytes of tensors ("used"), the most of them so far ("peak"), those kept for reuse ("cached").
 
-    The same by PyTorch's names, and how often memory was short.
+    The same by PyTorch's names, and how often memory was short. Empty where there is no GPU.
     """
+    if not is_available():
+        return {}
     found = _backend(device).pool.stats()
     reserved = found["used"] + found["cached"]
     return {
@@ -165,18 +167,17 @@ def memory_stats(device=None):
 
 def memory_allocated(device=None):
     """Bytes of tensors on a GPU."""
-    return memory_stats(device)["used"]
+    return memory_stats(device).get("used", 0)
 
 
 def max_memory_allocated(device=None):
     """The most bytes of tensors so far, since the start or `reset_peak_memory_stats`."""
-    return memory_stats(device)["peak"]
+    return memory_stats(device).get("peak", 0)
 
 
 def memory_reserved(device=None):
     """Bytes of tensors and those kept for reuse."""
-    found = memory_stats(device)
-    return found["used"] + found["cached"]
+    return memory_stats(device).get("reserved_bytes.all.current", 0)
 
 
 def reset_peak_memory_stats(device=None):

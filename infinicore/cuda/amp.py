@@ -1,16 +1,20 @@
-"""`torch.cuda.amp`: the mixed precision of `infinicore.amp`."""
+"""`torch.cuda.amp`: the mixed precision of `infinicore.amp` for GPUs, with PyTorch's old arguments."""
 
-from ..amp import GradScaler, custom_bwd, custom_fwd
-from ..amp import autocast as _autocast
+from .. import amp
+from ..amp import custom_bwd, custom_fwd
 
 __all__ = ["GradScaler", "autocast", "custom_bwd", "custom_fwd"]
 
 
-class autocast(_autocast):
-    """`infinicore.autocast` with PyTorch's old arguments; the dtype is float16 unless given."""
+class autocast(amp.autocast):
+    """`infinicore.autocast("cuda")`; the dtype is float16 unless given."""
 
     def __init__(self, enabled=True, dtype="float16", cache_enabled=True):
-        super().__init__("cpu", dtype, enabled, cache_enabled)
+        super().__init__("cuda", dtype, enabled, cache_enabled)
 
-    def _recreate_cm(self):
-        return type(self)(self.enabled, self.dtype, self.cache_enabled)
+
+class GradScaler(amp.GradScaler):
+    """`infinicore.amp.GradScaler("cuda")`."""
+
+    def __init__(self, init_scale=2.0**16, growth_factor=2.0, backoff_factor=0.5, growth_interval=2000, enabled=True):
+        super().__init__("cuda", init_scale, growth_factor, backoff_factor, growth_interval, enabled)

@@ -31,6 +31,8 @@ __all__ = [
     "WarmupCosineLR",
 ]
 
+_LRScheduler = LRScheduler  # its name in PyTorch before 2.0, by which scripts still subclass it
+
 
 class LambdaLR(LRScheduler):
     """The initial rate times `lr_lambda(step)`; a list has one function for each group."""

@@ -299,3 +299,22 @@ def test_a_model_with_gradient_checkpointing_under_autocast():
 def test_the_dtype_follows_the_device_type():
     assert ic.autocast("cpu").dtype is ic.bfloat16 and ic.amp.get_autocast_dtype("cpu") is ic.bfloat16
     assert ic.amp.get_autocast_dtype("cuda") is ic.float16
+
+
+@pytest.mark.skipif(ic.cuda.is_available(), reason="there is a GPU")
+def test_mixed_precision_of_a_gpu_changes_nothing_without_one():
+    x, sentence = ic.ones(2, 2), "of 'cuda' changes nothing"
+    for make in (lambda: ic.autocast("cuda"), ic.cuda.amp.autocast, lambda: ic.amp.autocast(device_type="cuda:0")):
+        with pytest.warns(UserWarning, match=sentence):
+            context = make()
+        with context:
+            assert (x @ x).dtype is ic.float32
+        assert context(lambda: (x @ x).dtype)() is ic.float32
+        with ic.autocast("cpu"), context:
+            assert (x @ x).dtype is ic.bfloat16  # that of the CPU is another one
+    for make in (lambda: ic.amp.GradScaler("cuda"), ic.cuda.amp.GradScaler):
+        with pytest.warns(UserWarning, match=sentence):
+            scaler = make()
+        assert scaler.scale(x) is x and not scaler.is_enabled()
+    ic.cuda.amp.GradScaler(enabled=False)
+    assert (ic.cuda.memory_allocated(), ic.cuda.max_memory_allocated(), ic.cuda.memory_reserved()) == (0, 0, 0)

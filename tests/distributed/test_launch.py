@@ -5,8 +5,12 @@ import os
 import subprocess
 import sys
 
+import infinicore.distributed as dist
 import pytest
 from infinicore.distributed import launch, transport
+
+import infinicore as ic
+from infinicore import nn
 
 
 def test_cpus_are_divided():
@@ -94,3 +98,23 @@ def test_no_rank_outlives_a_lost_host(tmp_path, quiet):
     assert done.returncode == 1 and "cannot be reached any more" in done.stderr
     with pytest.raises(ProcessLookupError):
         os.kill(int(rank.read_text()), 0)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_script_for_torchrun(ranks, count):
+    assert ranks(count, "torch_script.py").stdout.count("done") == count
+
+
+def test_another_number_of_ranks_than_the_script_says():
+    with pytest.raises(ValueError, match=r"`world_size` is 4, and this is 1 .* `infinicore run -n RANKS script.py`"):
+        dist.init_process_group("nccl", world_size=4, rank=0)
+    with pytest.raises(ValueError, match=r"`rank` is 3"):
+        dist.init_process_group(world_size=1, rank=3)
+    with pytest.raises(ValueError, match=r"`backend` must be one of 'mpi'"):
+        dist.init_process_group("carrier pigeon")
+    with pytest.raises(ValueError, match=r"`device_ids` must name one device"):
+        dist.DistributedDataParallel(nn.Linear(1, 1), device_ids=[0, 1])
+    with pytest.raises(ValueError, match=r"`op` must be `isend` or `irecv`"):
+        dist.P2POp(dist.send, ic.zeros(1), 1)
+    with pytest.raises(ValueError, match=r"`input_split_sizes` must be 1 numbers"):
+        dist.all_to_all_single(ic.zeros(3), ic.zeros(3), [3], [2])

@@ -100,5 +100,7 @@ def test_names_that_scripts_use():
     with ic.cuda.amp.autocast(enabled=False):
         assert (x @ x).dtype is ic.float32
     assert ic.compile(ic.nn.Linear(1, 1)).weight.shape == (1, 1)
-    assert ic.utils.data.DataLoader is ic.data.DataLoader
+    assert ic.utils.data.DataLoader is ic.data.DataLoader is ic.utils.data.dataloader.DataLoader
+    assert ic.utils.data.distributed.DistributedSampler is ic.data.DistributedSampler
+    assert ic.optim.lr_scheduler._LRScheduler is ic.optim.lr_scheduler.LRScheduler
     assert ic.utils.checkpoint.checkpoint(lambda v: v * 2.0, x).sum().item() == 4.0

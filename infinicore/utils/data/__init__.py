@@ -21,6 +21,7 @@ from ...data import (
     get_worker_info,
     random_split,
 )
+from . import dataloader, dataset, distributed, sampler
 
 __all__ = [
     "BatchSampler",
@@ -38,8 +39,12 @@ __all__ = [
     "SubsetRandomSampler",
     "TensorDataset",
     "WeightedRandomSampler",
+    "dataloader",
+    "dataset",
     "default_collate",
     "default_convert",
+    "distributed",
     "get_worker_info",
     "random_split",
+    "sampler",
 ]
