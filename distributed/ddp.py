@@ -35,6 +35,8 @@ class DistributedDataParallel(nn.Module):
     nothing here.
     """
 
+    _inputs_on = None  # the device that inputs are brought to
+
     def __init__(
         self,
         module,
