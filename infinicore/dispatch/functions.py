@@ -482,7 +482,8 @@ class _Functions(dict):
 
     def names(self):
         """The names of all public ones, also of those that are still to be made."""
-        return {*kernels.OPS.rows(), *(name for name in self if not kernels.OPS.is_step(name))}
+        known = *kernels.OPS, *kernels.ALIASES, *self  # at once: another thread may make a function
+        return {name for name in known if not kernels.OPS.is_step(name)}
 
 
 FUNCTIONS = _Functions()
