@@ -20,7 +20,22 @@ from .reducer import Reducer
 MB = 1 << 20
 
 
-class DistributedDataParallel(nn.Module):
+class Averaging:
+    """Who averages gradients over ranks, but for what happens within `no_sync`."""
+
+    _sync = True
+
+    @contextlib.contextmanager
+    def no_sync(self):
+        """Within it, passes add to this rank's own, whole gradients; the first one after it averages the sums."""
+        before, self._sync = self._sync, False
+        try:
+            yield
+        finally:
+            self._sync = before
+
+
+class DistributedDataParallel(Averaging, nn.Module):
     """`module`, whose gradients are averaged over the ranks of `group` during backward.
 
     As torch.nn.parallel.DistributedDataParallel (Li et al., arXiv 2006.15704). Parameters and buffers of rank 0 are
@@ -78,7 +93,7 @@ class DistributedDataParallel(nn.Module):
         self._check_alike()
         self._give(0)
         compression = None if compression is None else as_dtype(compression)
-        self._sync, self._joining = True, None
+        self._joining = None
         self.reducer = self._reducer(parameters, first_bucket_mb * MB, bucket_mb * MB, compression)
 
     def _reducer(self, parameters, first_bytes, most_bytes, compression):
@@ -148,15 +163,6 @@ class DistributedDataParallel(nn.Module):
                 seen.add(target)
                 stack.extend(target.edges)
         return [i for i, p in enumerate(self.reducer.parameters) if id(p) not in leaves]
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        """Within it, passes add to this rank's own gradients; the first pass after it averages the sums."""
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
 
     def join(self):
         """Within it, ranks may have different numbers of batches: `with model.join(): for batch in data: ...`"""

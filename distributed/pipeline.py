@@ -13,7 +13,7 @@ from ..dispatch import empty, empty_beside, refuse_recording
 from ..dtype import dtype, float64
 from . import collectives as c
 from . import stages
-from .ddp import averages_context
+from .ddp import Averaging, averages_context
 from .deferred import materialize_kept, materialize_module
 from .flat import Shard
 from .functional import bounds
@@ -70,7 +70,7 @@ class _Messages:
         self.sending = []
 
 
-class Pipeline:
+class Pipeline(Averaging):
     """Divide `module` into `mesh.pp.size * chunks` stages, in place; this rank keeps its own, `pipeline.module`.
 
     All ranks of the mesh make the same module (parameters become those of rank 0) and call `step` with the same batch
@@ -131,7 +131,7 @@ class Pipeline:
         self._tie(tied, named)
         device = next((p.device for p in module.parameters()), CPU)
         self.forward, self.backward = _Messages(self.group, 1, device), _Messages(self.group, -1, device)
-        self._sync, self.report = True, None
+        self.report = None
 
     def _costs(self, example):
         if example is None:
@@ -157,15 +157,6 @@ class Pipeline:
     def parameters(self):
         """Those of this rank."""
         return self.module.parameters()
-
-    @contextlib.contextmanager
-    def no_sync(self):
-        """Within it, steps add to this rank's own, whole gradients; the next one outside averages over `dp`."""
-        before, self._sync = self._sync, False
-        try:
-            yield
-        finally:
-            self._sync = before
 
     def step(self, inputs, targets, *, scale=1.0, within=contextlib.nullcontext):
         """Forward and backward of a batch in micro-batches: the mean loss, on every rank of `mesh.pp`.

@@ -38,10 +38,15 @@ def family_of(op):
     return op.function.__module__.rpartition(".")[2].strip("_")
 
 
+def public():
+    """The ops that have pages, in alphabetic order."""
+    return sorted((op for op in OPS.values() if not op.step), key=lambda op: op.name)
+
+
 def families():
     """Ops by family, both in alphabetic order."""
     found = {}
-    for op in sorted(OPS.values(), key=lambda op: op.name):
+    for op in public():
         found.setdefault(family_of(op), []).append(op)
     return dict(sorted(found.items()))
 
@@ -310,7 +315,7 @@ def _index():
     lines += ["A page for each family, and all ops in one table: by dtypes, derivative and device.", ""]
     lines += [_LEGEND, ""]
     lines += ["| op | family | dtypes | derivative | device |", "|---|---|---|---|---|"]
-    for op in sorted(OPS.values(), key=lambda op: op.name):
+    for op in public():
         family = family_of(op)
         place = "host" if on_host(op.name) else "CPU, GPU"
         lines.append(f"| `{op.name}` | [{family}]({family}.md) | {dtypes_of(op)} | {derivative_of(op)} | {place} |")

@@ -116,7 +116,7 @@ def package_stub():
     lines += [f"from . import {name} as {name}" for name in infinicore._MODULES]
     lines += ["", "__version__: str"]
     lines += [f"{name}: DType" for name in (*infinicore._DTYPES, *infinicore._ALIASES)]
-    for name in sorted({*OPS, *ALIASES}):
+    for name in sorted(OPS.rows()):
         parameters, result = _op_signature(OPS[ALIASES.get(name, name)])
         lines.append(f"def {name}({parameters}) -> {result}: ...")
     for name in METHODS:

@@ -22,24 +22,24 @@ from ..kernels.table.registry import FLOATS, Op
 
 
 class _Functions:
-    """All public ops by name: the `f` of rules. They record their calls by this file, and are made above it."""
+    """All ops by name: the `f` of rules. They record their calls by this file, and are made above it."""
 
     def __getattr__(self, name):
         try:
-            found = _public[name]
+            found = _entered[name]
         except KeyError:
             raise AttributeError(f"there is no op `{name}`") from None
         setattr(self, name, found)  # found at once from now on
         return found
 
 
-functions, _public = _Functions(), {}
+functions, _entered = _Functions(), {}
 
 
 def enter(made):
-    """Let rules call the public functions: a dict that may make them as they are asked for."""
-    global _public
-    _public = made
+    """Let rules call the functions of a dict, which may make them as they are asked for."""
+    global _entered
+    _entered = made
 
 
 def _is_one(g):

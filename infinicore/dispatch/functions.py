@@ -461,7 +461,10 @@ def _made(name):
 
 
 class _Functions(dict):
-    """All public functions by name; that of a row of the op table is made when it is first asked for (0.1 ms each)."""
+    """All functions by name; that of a row of the op table is made when it is first asked for (0.1 ms each).
+
+    Steps of other ops (`Op.step`) are there for who looks them up, `f.at_rank`; `in`, `get` and `names` pass them over.
+    """
 
     def __missing__(self, name):
         other = kernels.ALIASES.get(name)
@@ -470,15 +473,17 @@ class _Functions(dict):
         return made
 
     def __contains__(self, name):
-        """Whether there is such a function, made or still to be made."""
-        return super().__contains__(name) or name in kernels.OPS or name in kernels.ALIASES
+        """Whether there is such a public function, made or still to be made."""
+        there = super().__contains__(name) or name in kernels.OPS or name in kernels.ALIASES
+        return there and not kernels.OPS.is_step(name)
 
     def get(self, name, default=None):
         return self[name] if name in self else default  # noqa: SIM401 (it says what `get` is)
 
     def names(self):
-        """The names of all, also of those that are still to be made."""
-        return {*kernels.OPS, *kernels.ALIASES, *self}
+        """The names of all public ones, also of those that are still to be made."""
+        known = *kernels.OPS, *kernels.ALIASES, *self  # at once: another thread may make a function
+        return {name for name in known if not kernels.OPS.is_step(name)}
 
 
 FUNCTIONS = _Functions()

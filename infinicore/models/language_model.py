@@ -57,6 +57,13 @@ class LanguageModel(nn.Module):
         self.config = config
         self.path, self.generation_config = None, {}
 
+    def make_head(self, embedding, dtype, tied=None):
+        """`lm_head`, whose weight is that of the embedding where `tied` says so, or else the configuration."""
+        config = self.config
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
+        if config.tie_word_embeddings if tied is None else tied:
+            self.lm_head.weight = embedding.weight
+
     @property
     def device(self):
         """Where the weights lie."""

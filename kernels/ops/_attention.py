@@ -83,6 +83,17 @@ def index(call, name, x, *shape):
     return x
 
 
+def check_heads(call, query, key, value, enable_gqa):
+    """Query, key and value [B, H, S, D] of sizes that go together."""
+    q, k, v = check(call, (4, 4, 4), query=query, key=key, value=value)
+    batch, heads, _, size = q.shape_
+    same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
+    same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
+    if heads != k.shape_[1] and not enable_gqa:
+        raise ValueError(f"`query` has {heads} heads and `key` {k.shape_[1]}: pass `enable_gqa=True` to share them")
+    return q, k, v
+
+
 def check_groups(call, heads, kv_heads):
     """Refuse heads that do not share key/value heads in equal groups."""
     if kv_heads == 0 or heads % kv_heads:

@@ -254,7 +254,7 @@ def _repeat_samples(rng):
 _FEW = 64  # numbers that are added up on the host, where a launch takes longer
 
 
-@op(dtypes=("int32", "int64"), ref=_index_ref, samples=_index_samples, gradient=None)
+@op(dtypes=("int32", "int64"), ref=_index_ref, samples=_index_samples, gradient=None, step=True)
 def repeat_index(call, repeats, size, output_size=None):
     """int64: each of the numbers from 0 to `size` - 1 as often as `repeats` [size] (or [1], for all) says.
 

@@ -19,6 +19,7 @@ from ._attention import (
     TOLERANCE,
     attend,
     check,
+    check_heads,
     factors,
     formula,
     gather,
@@ -109,15 +110,10 @@ def flash_attention(
     """
     if attn_mask is not None or dropout_p:
         raise NotImplementedError("`attn_mask` and `dropout_p` of `flash_attention` are not supported, leave them out")
-    q, k, v = check(call, (4, 4, 4), query=query, key=key, value=value)
-    batch, heads, _, size = q.shape_
-    same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
-    same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
-    if heads != k.shape_[1] and not enable_gqa:
-        raise ValueError(f"`query` has {heads} heads and `key` {k.shape_[1]}: pass `enable_gqa=True` to share them")
-    index(call, "total_kv_len", total_kv_len, batch)
+    q, k, v = check_heads(call, query, key, value, enable_gqa)
+    index(call, "total_kv_len", total_kv_len, q.shape_[0])
     return attend(
-        call, q, k, v, BATCH_HEAD_TOKEN, BATCH_HEAD_TOKEN, scale_of(scale, size), 2 * int(bool(is_causal)),
+        call, q, k, v, BATCH_HEAD_TOKEN, BATCH_HEAD_TOKEN, scale_of(scale, q.shape_[3]), 2 * int(bool(is_causal)),
         lens=total_kv_len, names=("", "total_kv_len", ""),
     )  # fmt: skip
 

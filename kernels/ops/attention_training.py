@@ -9,7 +9,18 @@ import numpy as np
 
 from ..problems.attention import AttentionBackward, AttentionForward
 from ..table.registry import FLOATS, op
-from ._attention import BATCH_HEAD_TOKEN, TOLERANCE, attend, check, check_groups, formula, reference, same, scale_of
+from ._attention import (
+    BATCH_HEAD_TOKEN,
+    TOLERANCE,
+    attend,
+    check,
+    check_groups,
+    check_heads,
+    formula,
+    reference,
+    same,
+    scale_of,
+)
 
 
 def _sdpa_ref(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False, seed=0):
@@ -167,12 +178,7 @@ def scaled_dot_product_attention_backward(
 
 def _checked(call, query, key, value, dropout_p, enable_gqa):
     """Query, key and value of sizes that go together."""
-    q, k, v = check(call, (4, 4, 4), query=query, key=key, value=value)
-    batch, heads, _, size = q.shape_
-    same(call, "`key` and `value` of one batch, length and heads", k.shape_[:3], v.shape_[:3])
-    same(call, "`query` and `key` of one batch and head size", (batch, size), (k.shape_[0], k.shape_[3]))
-    if heads != k.shape_[1] and not enable_gqa:
-        raise ValueError(f"`query` has {heads} heads and `key` {k.shape_[1]}: pass `enable_gqa=True` to share them")
+    q, k, v = check_heads(call, query, key, value, enable_gqa)
     if not 0 <= dropout_p < 1:
         raise ValueError(f"`dropout_p` of `{call.op.name}` must be from 0 to below 1, got {dropout_p}")
     return q, k, v

@@ -80,7 +80,7 @@ def polar(f, abs, angle):
 # ---- magnitude and direction ---------------------------------------------------------------------
 
 
-@elementwise(ref=np.hypot, dtypes=_WIDE)
+@elementwise(ref=np.hypot, dtypes=_WIDE, step=True)
 def complex_abs(real, imag):
     """sqrt(real^2 + imag^2); its derivative at 0 is 0."""
     return m.hypot(real, imag)

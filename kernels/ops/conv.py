@@ -163,7 +163,7 @@ def _volumes_samples(rng):
     yield _place(rng, (4, 5, 4, 6), (6, 2, 3, 2, 1), stride=(2, 1, 2), padding=(1, 0, 1), dilation=(2, 1, 1), groups=2)
 
 
-@op(ref=_conv_ref, samples=_volumes_samples, tolerance=_TOLERANCE, amp="lower")
+@op(ref=_conv_ref, samples=_volumes_samples, tolerance=_TOLERANCE, amp="lower", step=True)
 def conv_volumes(call, input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     """`conv3d` element by element, in one launch: what it is written with on GPUs where channels are few."""
     return _convolve(call, input, weight, bias, stride, padding, dilation, groups, 3)

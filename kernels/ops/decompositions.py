@@ -104,7 +104,7 @@ def _solve_samples(rng):
             yield (a, rng.standard_normal((*a.shape[:-1], columns))), {}
 
 
-@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.solve, samples=_solve_samples, tolerance=_TOLERANCE)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=np.linalg.solve, samples=_solve_samples, tolerance=_TOLERANCE, step=True)
 def lapack_solve(call, A, B):
     """X [..., N, K] with A X = B, for A [..., N, N] and B of the same batch: what `linalg_solve` is written with."""
     check_matrices(call, A)

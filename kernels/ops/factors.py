@@ -24,7 +24,7 @@ def _triangular_samples(rng):
     yield (np.eye(40) + rng.uniform(0, 0.1, (40, 40)), rng.standard_normal((40, 70))), {"upper": True}
 
 
-@op(dtypes=_WIDE, ref=_triangular_ref, samples=_triangular_samples, tolerance=_TOLERANCE)
+@op(dtypes=_WIDE, ref=_triangular_ref, samples=_triangular_samples, tolerance=_TOLERANCE, step=True)
 def triangular_solution(call, A, B, *, upper, unitriangular=False):
     """X [..., N, K] with A X = B, for triangular A [..., N, N] and B of the same batch; the other triangle is not read.
 
@@ -142,7 +142,7 @@ def _exchange_samples(rng):
     yield (rng.standard_normal((5, 40)), np.array([5, 3, 3], np.int32), True), {}
 
 
-@op(dtypes=(*_WIDE, *COMPLEX), ref=_exchange_ref, samples=_exchange_samples)
+@op(dtypes=(*_WIDE, *COMPLEX), ref=_exchange_ref, samples=_exchange_samples, step=True)
 def exchange_rows(call, input, pivots, back: bool = False):
     """Matrices [..., N, K] with row k exchanged with row pivots[..., k] (counted from 1), for k = 0, 1, ...
 

@@ -75,7 +75,7 @@ def floor_divide(input, other):
     return m.floor_divide(input, other)
 
 
-@elementwise(ref=m.trunc_divide, dtypes=NUMBERS, domain=(0.5, 4), divisor="other")
+@elementwise(ref=m.trunc_divide, dtypes=NUMBERS, domain=(0.5, 4), divisor="other", step=True)
 def trunc_divide(input, other):
     """input / other rounded towards 0; the gradient is 0. Raises ValueError where integers are divided by 0."""
     return m.trunc_divide(input, other)

@@ -106,7 +106,7 @@ def _(g, input, pos_weight):
     return g * ((pos_weight - 1.0) * (m.log1p(m.exp(-m.abs(input))) + m.maximum(-input, 0.0)) - input)
 
 
-@loss(ref=lambda x, t: np.where(t == 0, 0, t * np.log(t)) - t * x, domain=(0.05, 2))
+@loss(ref=lambda x, t: np.where(t == 0, 0, t * np.log(t)) - t * x, domain=(0.05, 2), step=True)
 def kl_divergence(input, target):
     """target (log(target) - input): `input` holds logarithms, `target` probabilities; 0 log 0 is 0, of less NaN."""
     return m.where(target == 0.0, -target * input, target * (m.log(target) - input))
@@ -122,7 +122,7 @@ def _(g, input, target):
     return g * (m.log(target) + target / target - input)  # NaN at 0, as PyTorch has it
 
 
-@loss(ref=lambda x, t: np.exp(t) * (t - x), domain=(-3, 1))
+@loss(ref=lambda x, t: np.exp(t) * (t - x), domain=(-3, 1), step=True)
 def kl_divergence_log(input, target):
     """exp(target) (target - input): both hold logarithms."""
     return m.exp(target) * (target - input)

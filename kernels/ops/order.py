@@ -550,7 +550,7 @@ def _bin_counts_samples(rng):
     yield (rng.integers(0, 64, (20, 10)) / 16 + 0.03, 5, 1.0, 3.0), {}
 
 
-@op(dtypes=("float32", "float64"), ref=_bin_counts_ref, samples=_bin_counts_samples, gradient=None)
+@op(dtypes=("float32", "float64"), ref=_bin_counts_ref, samples=_bin_counts_samples, gradient=None, step=True)
 def bin_counts(call, input, bins, low, high):
     """int64 [bins]: how many elements lie in each of `bins` equal intervals from `low` to `high`, which is the last's.
 

@@ -384,7 +384,7 @@ def _near_ref(x, y, rtol, atol):
     return (x == y) | ((error < np.inf) & (error <= atol + rtol * np.abs(y)))
 
 
-@elementwise(ref=_near_ref, dtypes=FLOATS, result="bool")
+@elementwise(ref=_near_ref, dtypes=FLOATS, result="bool", step=True)
 def is_near(input, other, rtol, atol):
     """Where |input - other| <= atol + rtol * |other|, or both are equal; 16-bit floats are compared as float32."""
     error = m.abs(input - other)
@@ -464,7 +464,7 @@ def _replaced(x, nan, posinf, neginf):
     return np.where(np.isnan(x), nan, np.where(x == np.inf, posinf, np.where(x == -np.inf, neginf, x)))
 
 
-@elementwise(ref=_replaced, result="input")
+@elementwise(ref=_replaced, result="input", step=True)
 def replace_nonfinite(input, nan, posinf, neginf):
     """`input` with `nan` for NaN, `posinf` for infinity and `neginf` for -infinity: `nan_to_num` of floats."""
     other = m.where(input == input, m.where(input > 0.0, posinf, neginf), nan)

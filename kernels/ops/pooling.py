@@ -262,7 +262,7 @@ def _problem(what, x, y, dims, **options):
     return Pool(what, y.dtype.name, planes=product(x.shape_[:-dims]), x=x.shape_[-dims:], y=y.shape_[-dims:], **options)
 
 
-@op(dtypes=("uint8", "int32"), gradient=None)
+@op(dtypes=("uint8", "int32"), gradient=None, step=True)
 def max_pool_positions(call, places, input_shape, window):
     """int64 positions in their planes of maxima, whose taps `places` holds; `window` as of `max_pool_backward`."""
     check(call, places, "places")
@@ -273,7 +273,7 @@ def max_pool_positions(call, places, input_shape, window):
     return y
 
 
-@op()
+@op(step=True)
 def positions_backward(call, grad, positions, input_shape, dims=2):
     """The gradient of planes of which elements at int64 `positions` (of the shape of `grad`) were chosen.
 

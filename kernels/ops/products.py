@@ -436,7 +436,7 @@ def _rows_of_three(rng):
         yield (rng.standard_normal(shape), rng.standard_normal(shape)), {}
 
 
-@op(ref=np.cross, samples=_rows_of_three, amp="promote")
+@op(ref=np.cross, samples=_rows_of_three, amp="promote", step=True)
 def cross_rows(call, input, other):
     """The vector products of the rows of two tensors [..., 3]: what `cross` is written with where it can be."""
     check(call, input, "input")

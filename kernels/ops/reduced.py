@@ -116,7 +116,7 @@ def _highest_of(low, high):
     return high
 
 
-@op(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, outputs=("out", "high"), fields=("low", "high"))
+@op(dtypes=ALL, ref=_aminmax_ref, samples=_aminmax_samples, outputs=("out", "high"), fields=("low", "high"), step=True)
 def ends(call, input, dim=None, keepdim: bool = False):
     """(low, high): the smallest and the largest element over one `dim` or all; NaN if one element is."""
     check(call, input, "input")
@@ -160,7 +160,7 @@ def dist(f, input, other, p: float = 2):
     return f.norm(f.sub(input, other), p)
 
 
-@elementwise(ref=lambda x, maxnorm: np.where(x > maxnorm, maxnorm / (x + 1e-7), 1.0), domain=(0.5, 1.9))
+@elementwise(ref=lambda x, maxnorm: np.where(x > maxnorm, maxnorm / (x + 1e-7), 1.0), domain=(0.5, 1.9), step=True)
 def renorm_scale(input, maxnorm=1.2):
     """What `renorm` multiplies slices of these norms by: maxnorm / (input + 1e-7) where input > maxnorm, else 1."""
     return m.where(input > maxnorm, maxnorm / (input + 1e-7), 1.0)

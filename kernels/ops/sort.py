@@ -159,6 +159,7 @@ def _ranked_distinct_samples(rng):
     grad_samples=_ranked_distinct_samples,
     outputs=("out", "indices"),
     fields=("values", "indices"),
+    step=True,
 )
 def ranked(call, input, ranks):
     """The elements of [..., N] that have the int64 `ranks` [..., M] along the last dim as `sort` has it, and where.
@@ -221,7 +222,14 @@ def one_of_rows_backward(f, g, keepdim, where, input_shape, axis):
     return f.gather_backward(g, axis, where, input_shape)
 
 
-@op(dtypes=ALL, ref=_at_rank_ref, samples=_at_rank_samples, outputs=("out", "indices"), fields=("values", "indices"))
+@op(
+    dtypes=ALL,
+    ref=_at_rank_ref,
+    samples=_at_rank_samples,
+    outputs=("out", "indices"),
+    fields=("values", "indices"),
+    step=True,
+)
 def at_rank(call, input, rank: int, dim=-1, keepdim: bool = False):
     """(values, int64 indices) of the elements with one rank, from 0 on, along `dim` as `sort` has it.
 

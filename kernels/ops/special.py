@@ -59,7 +59,7 @@ def _trigamma_ref(x):
     return scipy_ref("polygamma")(1, x)
 
 
-@special(ref=_trigamma_ref, domain=(0.2, 8))
+@special(ref=_trigamma_ref, domain=(0.2, 8), step=True)
 def trigamma(input):
     """Derivative of `digamma`: `polygamma(1, input)`; infinite at 0 and at negative integers."""
     return m.trigamma(input)

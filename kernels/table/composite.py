@@ -14,7 +14,7 @@ def composite(
     fields=(),
     amp="as_is",
 ):
-    """Declare an op by a function of tensors: `function(f, *inputs, **options)`, where `f` has all public ops.
+    """Declare an op by a function of tensors: `function(f, *inputs, **options)`, where `f` has all ops.
 
     What it calls is recorded, so it needs no derivative of its own, also for derivatives of derivatives; what it
     returns must not share memory with its inputs. With a parameter `out` it writes there itself, else its result is

@@ -22,7 +22,7 @@ _OPS = __package__.removesuffix("table") + "ops"
 class Row(NamedTuple):
     """What is known of an op whose file is not loaded: `file` is its name, `first` the name of its first parameter,
     `ufunc` that of NumPy's function which it is. `elsewhere` names the files that say what it means for tensors of
-    some kinds (`Op.on`), by the kind.
+    some kinds (`Op.on`), by the kind. A `step` is an op without a public name.
     """
 
     file: str | None
@@ -31,6 +31,7 @@ class Row(NamedTuple):
     first: str
     ufunc: str | None
     elsewhere: dict[str, str]
+    step: bool
 
 
 def row_of(op, file=None, elsewhere=None):
@@ -38,7 +39,7 @@ def row_of(op, file=None, elsewhere=None):
     ufunc = op.ref.__name__ if isinstance(op.ref, np.ufunc) else None
     if ufunc is not None and getattr(np, ufunc, None) is not op.ref:  # one of SciPy's
         ufunc = None
-    return Row(file, op.family, op.result, op.parameters[0], ufunc, elsewhere or {})
+    return Row(file, op.family, op.result, op.parameters[0], ufunc, elsewhere or {}, op.step)
 
 
 class _Later:
@@ -106,9 +107,14 @@ class Table(Mapping):
     def __len__(self):
         return len({*self._rows, *list(self.loaded)})
 
+    def is_step(self, name):
+        """Whether this is the name of an op that is a step of others alone."""
+        row = self._rows.get(name) or self.loaded.get(name)
+        return row is not None and row.step
+
     def rows(self):
-        """What is known of each op, aliases included: {name: `Row`}."""
-        own = {name: self._rows.get(name) or row_of(self.loaded[name]) for name in self}
+        """What is known of each public op, aliases included: {name: `Row`}."""
+        own = {name: self._rows.get(name) or row_of(self.loaded[name]) for name in self if not self.is_step(name)}
         return own | {name: own[other] for name, other in list(self.aliases.items())}
 
     def open(self):

@@ -90,18 +90,20 @@ class Op:
     elementwise op, `exact` says that results are numbers of the inputs' dtype, so that nothing is rounded, and `words`
     is what it does to the words of 16-bit floats (`Op.of_words`). `refuses` are dtypes that no operand may have, and
     `check(dtype, *inputs)` refuses numbers that it cannot compute with in an integer dtype.
+    A `step` is what other ops are written with and nobody else needs: `f` has it, and the package has no name for it.
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
     def __init__(
         self, *, name, family, function, dtypes, ref=None, domain=(-4.0, 4.0), samples=None, tolerance=None,
         result="same", divisor=None, exact=False, outputs=("out",), fields=(), gradient="rule", grad_samples=None,
-        amp="as_is", refuses=(), check=None,
+        amp="as_is", refuses=(), check=None, step=False,
     ):  # fmt: skip
         self.name, self.family, self.function, self.dtypes, self.ref = name, family, function, dtypes, ref
         self.domain, self.samples, self.tolerance, self.grad_samples = domain, samples, tolerance or {}, grad_samples
         self.result, self.divisor, self.exact, self.outputs, self.fields = result, divisor, exact, outputs, fields
         self.gradient, self.amp, self.refuses, self.check, self.words = gradient, amp, refuses, check, None
+        self.step = step
         self.gradients, self.forms, self.kind_forms, self.known, self.training = {}, {}, {}, {}, {}
 
     def __repr__(self):
@@ -227,6 +229,7 @@ def elementwise(
     amp="as_is",
     refuses=(),
     check=None,
+    step=False,
 ):
     """Declare an elementwise op by its scalar rule (real Python: also the oracle's definition)."""
     return declare(
@@ -242,6 +245,7 @@ def elementwise(
         amp=amp,
         refuses=tuple(refuses),
         check=check,
+        step=step,
     )
 
 
@@ -256,6 +260,7 @@ def op(
     gradient="rule",
     grad_samples=None,
     amp="as_is",
+    step=False,
 ):
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
     return declare(
@@ -269,4 +274,5 @@ def op(
         gradient=gradient,
         grad_samples=grad_samples,
         amp=amp,
+        step=step,
     )

@@ -13,6 +13,7 @@ from infinicore.kernels.table.registry import AMP
 
 import infinicore as ic
 from infinicore import autograd
+from infinicore.dispatch.functions import FUNCTIONS
 
 COMPOSED = [op for op in OPS.values() if op.gradient == "composed"]
 RULES = [op for op in OPS.values() if (op.gradients or op in COMPOSED) and "float64" in op.dtypes]
@@ -123,7 +124,7 @@ def test_elementwise(op, rng, make):
             # numbers such as the slope of a leaky ReLU have no derivative
             arrays.append(make(rng.uniform(low, high, shape)).requires_grad_(name in op.gradients))
     inputs = [x for x in arrays if x.requires_grad]
-    function = functools.partial(getattr(ic, op.name), **({"reduction": "none"} if op.family == "loss" else {}))
+    function = functools.partial(FUNCTIONS[op.name], **({"reduction": "none"} if op.family == "loss" else {}))
     check(lambda: function(*arrays), inputs, rng, make, order=2)
     results = autograd.grad(function(*arrays).sum(), inputs)
     assert all(g.shape == x.shape for g, x in zip(results, inputs))
@@ -131,7 +132,7 @@ def test_elementwise(op, rng, make):
 
 def calls(op, rng, make):
     """(call, inputs with a gradient) of each sample of a row; `make` turns an array into a tensor."""
-    function = getattr(ic, op.name)
+    function = FUNCTIONS[op.name]
     if op.name in SYMMETRIC:
         function = lambda a, *args, f=function, **kwargs: f((a + a.transpose(-1, -2)) * 0.5, *args, **kwargs)
     for args, kwargs in (op.grad_samples or op.samples)(rng):

@@ -2,7 +2,6 @@
 
 import importlib.util
 import re
-import subprocess
 
 import pytest
 
@@ -15,7 +14,7 @@ from infinicore.kernels.cuda import load, policy
 
 from infinicore import cache
 
-from .without import ptxas
+from .without import assembled, ptxas
 
 # A kernel of each kind: elementwise (contiguous, strided), reductions in one and two launches, rows for a block,
 # products with an epilogue, attention and its derivative, and CPU kernels with a thread for each item.
@@ -54,11 +53,8 @@ def test_registers_are_enough(compiled):
     if ptxas() is None:
         pytest.skip("ptxas is not installed")
     for path in folder.glob("*.ptx"):
-        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        spilled = re.search(r"(\d+) bytes spill stores", done.stderr)  # masks of a few branches, outside of loops
-        assert spilled is None or int(spilled[1]) <= 16, f"{path.name}: {done.stderr}"
+        found = assembled(path.read_bytes(), arch)
+        assert found.spilled <= 16, f"{path.name}: {found.said}"  # masks of a few branches, outside of loops
 
 
 @pytest.mark.parametrize(
@@ -72,21 +68,16 @@ def test_registers_are_enough(compiled):
         (256, "bfloat16", "float32", "m64n256k16.f32.bf16.bf16"),
     ],
 )
-def test_products_by_the_type_of_operands(columns, dtype, result, instruction, tmp_path):
+def test_products_by_the_type_of_operands(columns, dtype, result, instruction):
     name, types = f"gemm.wgmma.nt_{columns}", {"T": dtype, "R": result, "ACT": None}
     label = "-".join([name, dtype, result, "None"])
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", policy.shape(name))
     found = re.findall(r"wgmma\.mma_async\.sync\.aligned\.(\S+)", ptx.decode())
     assert set(found) == {instruction} and len(found) == columns // int(re.search(r"n(\d+)k", instruction)[1]) * 4
     assert (b", part0;" in ptx) == ("e4m3" in dtype)  # sums of 128 of k are added to those of float32
-    if ptxas() is not None:
-        path = tmp_path / "product.ptx"
-        path.write_bytes(ptx)
-        command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0 and "C75" not in done.stderr, done.stderr  # products are not serialised
-        spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
-        assert int(spilled[1]) <= (100 if "n128" in instruction else 0), done.stderr
+    if found := assembled(ptx):
+        assert "C75" not in found.said, found.said  # products are not serialised
+        assert found.spilled <= (100 if "n128" in instruction else 0), found.said
 
 
 @pytest.mark.parametrize(
@@ -98,7 +89,7 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction, t
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_what_other_gpus_see(name, types, arch, tmp_path):
+def test_what_other_gpus_see(name, types, arch):
     """Flags are stored with release and loaded with acquire, for all GPUs, between barriers of the block."""
     label, shape = "-".join([name, *map(str, types.values())]), policy.shape(name)
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, shape)
@@ -107,12 +98,7 @@ def test_what_other_gpus_see(name, types, arch, tmp_path):
     assert store < wait and "bar.sync" in text[:store] and "bar.sync" in text[wait:]
     # it may begin beside the launch before it, whose result it gives away
     assert arch == "sm_80" or text.index("griddepcontrol.wait") < text.index("bar.sync")
-    if ptxas() is not None:
-        path = tmp_path / "kernel.ptx"
-        path.write_bytes(ptx)
-        command = [ptxas(), f"-arch={arch}", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
+    assembled(ptx, arch)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +113,7 @@ def test_what_other_gpus_see(name, types, arch, tmp_path):
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_what_runs_beside_copy_engines(name, types, arch, tmp_path):
+def test_what_runs_beside_copy_engines(name, types, arch):
     """Warps, but of what is ragged, that find room beside a product with 64,512 of 65,536 registers."""
     label, shape = "-".join([name, *map(str, types.values())]), policy.shape(name)
     _, words, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, shape)
@@ -137,15 +123,9 @@ def test_what_runs_beside_copy_engines(name, types, arch, tmp_path):
         assert text.index("st.release.sys.u64") < text.index("ld.acquire.sys.u64")
     elif name.endswith("whole"):
         assert text.count("ld.v4.b32") == 2 and "bar.sync" not in text
-    if ptxas() is not None:
-        path = tmp_path / "kernel.ptx"
-        path.write_bytes(ptx)
-        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
-        assert (
-            name.endswith("ragged") or int(re.search(r"Used (\d+) registers", done.stderr)[1]) * shape.threads <= 1024
-        )
+    if found := assembled(ptx, arch):
+        assert found.spilled == 0, found.said
+        assert name.endswith("ragged") or found.registers * shape.threads <= 1024
 
 
 def test_words_that_say_their_round():
@@ -180,7 +160,7 @@ TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}
         ("attention.grouped.turned_halves_256", TURNED),
     ],
 )
-def test_who_waits_for_the_launches_before(name, types, tmp_path):
+def test_who_waits_for_the_launches_before(name, types):
     """Kernels say at once that the next one may begin; early ones bring their matrix before they wait."""
     label = "-".join([name, *(str(getattr(value, "name", value)) for value in types.values())])
     shape = policy.shape(name)
@@ -191,12 +171,8 @@ def test_who_waits_for_the_launches_before(name, types, tmp_path):
     write, source = "attention.kvcache.write", render.stub("attention.kvcache.write", {"T": "uint16"}, "cuda")
     _, _, older = load.compiled(f"{write}-uint16", source, "sm_80", policy.shape(write))
     assert b"griddepcontrol" not in older
-    if ptxas() is not None:
-        path = tmp_path / "kernel.ptx"
-        path.write_bytes(ptx)
-        command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
+    if found := assembled(ptx):
+        assert found.spilled == 0, found.said
 
 
 PLACED = {"DIMS": 2, "WIDE": False}
@@ -221,18 +197,14 @@ PLACED = {"DIMS": 2, "WIDE": False}
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_elements_by_index(name, types, instructions, arch, tmp_path):
+def test_elements_by_index(name, types, instructions, arch):
     """What several threads do to the same element are single instructions of memory, where there are such."""
     label = "-".join([name, *map(str, types.values())])
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, policy.shape(name, types))
     found = set(re.findall(r"atom\.(\S+)", ptx.decode()))
     assert all(any(one.endswith(wanted) for one in found) for wanted in instructions), found
-    if ptxas() is not None:
-        path = tmp_path / "kernel.ptx"
-        path.write_bytes(ptx)
-        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0 and " 0 bytes spill stores" in done.stderr, done.stderr
+    if found := assembled(ptx, arch):
+        assert found.spilled == 0, found.said
 
 
 @pytest.mark.parametrize(
@@ -250,7 +222,7 @@ def test_elements_by_index(name, types, instructions, arch, tmp_path):
     ],
 )
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_sorts(name, types, arch, tmp_path):
+def test_sorts(name, types, arch):
     """Votes leave room for other predicates; of memory, nobody asks which kind it is, where that is written."""
     label = "-".join([name, *map(str, types.values())])
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), arch, policy.shape(name, types))
@@ -258,14 +230,8 @@ def test_sorts(name, types, arch, tmp_path):
     if name == "reduce.sweep.move":
         assert not re.findall(r"\b(?:ld|st)\.(?:b|u)(?:8|16|32)\b", text)
         assert text.count("ld.shared.b32") > types["K"] and text.count("vote.sync.ballot.b32") == 8 * types["K"]
-    if ptxas() is not None:
-        path = tmp_path / "kernel.ptx"
-        path.write_bytes(ptx)
-        command = [ptxas(), "-v", f"-arch={arch}", "-o", "/dev/null", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        spilled = re.search(r"(\d+) bytes spill stores", done.stderr)
-        assert int(spilled[1]) <= (0 if "first.first" not in name else 200), done.stderr
+    if found := assembled(ptx, arch):
+        assert found.spilled <= (0 if "first.first" not in name else 200), found.said
 
 
 @pytest.mark.parametrize(
@@ -276,7 +242,7 @@ def test_sorts(name, types, arch, tmp_path):
         ("attention.tiles.attend_32_64_few", dict.fromkeys(("T", "C"), "float32"), 64),
     ],
 )
-def test_products_of_warps_stay_in_registers(name, types, most, tmp_path):
+def test_products_of_warps_stay_in_registers(name, types, most):
     """Of several blocks of a multiprocessor, whose warps hide one another's waits."""
     if "attend" in name:
         types |= dict.fromkeys(("SCALED", "MASK", "DROPOUT"), 0)
@@ -285,12 +251,8 @@ def test_products_of_warps_stay_in_registers(name, types, most, tmp_path):
     assert "mma.sync.aligned.m16n8k" in ptx.decode()
     if ptxas() is None:
         pytest.skip("ptxas is not installed")
-    path = tmp_path / "kernel.ptx"
-    path.write_bytes(ptx)
-    command = [ptxas(), "-v", "-arch=sm_90a", "-o", "/dev/null", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    spilled = [int(found) for found in re.findall(r"(\d+) bytes spill stores", done.stderr)]
-    assert done.returncode == 0 and spilled and max(spilled) <= most, done.stderr
+    found = assembled(ptx)
+    assert found.spilled <= most, found.said
 
 
 def test_names_of_kernels_that_graphs_join(tmp_path):

@@ -20,12 +20,6 @@ from . import emulated
 from .without import Gpu
 
 
-@pytest.fixture(scope="module")
-def there(pytestconfig, host2):
-    """The device under test."""
-    return ic.device("cuda") if pytestconfig.getoption("--device") == "cuda" else host2.device()
-
-
 def convolution(gradient, n, c, m, x, kernel, dtype="bfloat16", stride=1, pad=0, groups=1, bias=False):
     window = Window((kernel, kernel), (stride, stride), (pad, pad), (1, 1))
     y = tuple((size + 2 * pad - kernel) // stride + 1 for size in x)

@@ -1,7 +1,5 @@
 """Elements that are chosen, made and moved on GPUs, against the CPU's, where there is no GPU (`threads.py`)."""
 
-# ruff: noqa: F811, the fixtures of another file
-
 import numpy as np
 import pytest
 
@@ -9,16 +7,9 @@ pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 import infinicore as ic
 
-from .test_kernels import TOLERANCE, equal
-from .test_threads import _of_this_test, device  # noqa: F401
+from .compared import TOLERANCE, equal, used
 
 KINDS = ("float32", "bfloat16", "float64", "uint8")
-
-
-def used(device, *names):
-    """Whether the launches of this test were of these kernels."""
-    found = device.backend.kernels.used
-    return all(any(one.startswith(name) for one in found) for name in names)
 
 
 @pytest.mark.parametrize("size", [1, 17, 4096, 5000, 140001])

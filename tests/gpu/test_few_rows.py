@@ -15,7 +15,6 @@ from infinicore.nn import functional as F
 
 from ..ops.panels import random_weight
 from . import units
-from .test_threads import device  # noqa: F401
 
 pytestmark = pytest.mark.skipif(units.SHARED >> 31 > 0, reason="memory that 32 bits reach is to be had on x86-64 alone")
 ROUNDING = {"bfloat16": 5e-3, "float16": 7e-4}
@@ -42,7 +41,7 @@ def slow(*values):
     [(1, 40, 128, 0, "bfloat16"), slow(3, 24, 320, 1, "float16"), slow(16, 40, 192, 0, "float16")]
     + [slow(11, 9, 64, 1, "bfloat16")],
 )
-def test_floats(rows, n, k, begin, dtype, device, rng):  # noqa: F811
+def test_floats(rows, n, k, begin, dtype, device, rng):
     """`begin` 1: at no multiple of 16 bytes, where a warp copies."""
     w = tensor(rng, n * k + begin, dtype, device)[begin:].view(n, k)
     x, bias = tensor(rng, rows * k + begin, dtype, device)[begin:].view(rows, k), tensor(rng, n, dtype, device)
@@ -59,7 +58,7 @@ def test_floats(rows, n, k, begin, dtype, device, rng):  # noqa: F811
     + [slow("q4_k", 0, 512, "bfloat16"), slow("uint4", 2, 512, "bfloat16"), slow("uint8", 1, 256, "bfloat16")]
     + [slow("uint8", 1, 256, "float16")],
 )
-def test_quantised_weights(name, shift, k, dtype, device, rng):  # noqa: F811
+def test_quantised_weights(name, shift, k, dtype, device, rng):
     for rows, sizes in ((1, (21,)), (9, (16, 5, 20))):
         weights, exact = zip(*(random_weight(name, n, k, rng, shift) for n in sizes))
         x, bias = tensor(rng, (rows, k), dtype, device), tensor(rng, sum(sizes), dtype, device)
@@ -107,7 +106,7 @@ MADE += [slow("int4", 1, 512, "bfloat16"), slow("int8", 2, 2560, "float16"), slo
 
 
 @pytest.mark.parametrize("kind, rows, k, dtype", MADE)
-def test_norms_on_the_way(kind, rows, k, dtype, device, rng):  # noqa: F811
+def test_norms_on_the_way(kind, rows, k, dtype, device, rng):
     """x is that of the separate launches to the last bit, and so are the sum and the result."""
     multiply, family = some_weight(kind, 21, k, dtype, device, rng)
     a, b, weight = (tensor(rng, shape, dtype, device) for shape in ((rows, k), (rows, k), (k,)))
@@ -124,7 +123,7 @@ def test_norms_on_the_way(kind, rows, k, dtype, device, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind, rows, k, dtype", MADE)
-def test_gates_on_the_way(kind, rows, k, dtype, device, rng):  # noqa: F811
+def test_gates_on_the_way(kind, rows, k, dtype, device, rng):
     multiply, family = some_weight(kind, 21, k, dtype, device, rng)
     x = tensor(rng, (rows, 2 * k), dtype, device)
 
@@ -140,7 +139,7 @@ def test_gates_on_the_way(kind, rows, k, dtype, device, rng):  # noqa: F811
 @pytest.mark.parametrize(
     "size, rotated, how", [(64, 64, "halves"), slow(40, 24, "interleaved"), slow(40, 24, "halves")]
 )
-def test_keys_that_are_turned_on_their_way_to_the_cache(size, rotated, how, device, rng):  # noqa: F811
+def test_keys_that_are_turned_on_their_way_to_the_cache(size, rotated, how, device, rng):
     """Three tokens, one of which is padding, to blocks of 4; heads of queries, keys and values lie in rows."""
     heads, shared, tokens = 3, 2, 3
     x = tensor(rng, (tokens, heads + 2 * shared, size), "bfloat16", device)

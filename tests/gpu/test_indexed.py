@@ -1,7 +1,5 @@
 """Elements and rows by index on GPUs, thread by thread (`threads.py`), against the CPU's."""
 
-# ruff: noqa: F811, the fixtures of another file
-
 import numpy as np
 import pytest
 
@@ -10,10 +8,9 @@ pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 from infinicore.kernels.cuda.plans import indexed as plans
 
 import infinicore as ic
+from infinicore.dispatch.functions import FUNCTIONS
 
-from .test_elements import used
-from .test_kernels import TOLERANCE, equal
-from .test_threads import _of_this_test, device  # noqa: F401
+from .compared import TOLERANCE, equal, used
 
 
 def rare(dtype):
@@ -279,15 +276,15 @@ def test_numbers_are_repeated(device, rng, dtype):
 
     def run(counts):
         counts = counts.to(dtype=dtype)
-        yield ic.repeat_index(counts, 900)
-        yield ic.repeat_index(counts[:70] * 0, 70)
+        yield FUNCTIONS["repeat_index"](counts, 900)
+        yield FUNCTIONS["repeat_index"](counts[:70] * 0, 70)
         yield ic.repeat_interleave(counts[:30].reshape(3, 10), counts[5:15], 1, output_size=int(counts[5:15].sum()))
 
     equal(device, lambda x: [*run(x)], counts)
     assert used(device, "array.repeats.repeated-")
     for wrong in (counts - 1, np.where(counts > 5, -counts.sum(), counts)):
         with pytest.raises(ValueError, match="`repeats` of `repeat_interleave` must not be negative"):
-            ic.repeat_index(ic.as_tensor(wrong, device=device), 900).cpu()
+            FUNCTIONS["repeat_index"](ic.as_tensor(wrong, device=device), 900).cpu()
 
 
 def test_combinations(device, rng):

@@ -7,41 +7,7 @@ from infinicore.kernels.cuda import fuse
 import infinicore as ic
 from infinicore.nn import functional as F
 
-TOLERANCE = {"float32": 1e-4, "bfloat16": 3e-2, "float64": 1e-9}
-
-
-def both(gpu, function, *arrays):
-    """NumPy results of a function of tensors, on the CPU and there."""
-    found = []
-    for device in (ic.device("cpu"), gpu):
-        results = function(*(x if x is None or np.isscalar(x) else ic.as_tensor(x, device=device) for x in arrays))
-        results = results if isinstance(results, (tuple, list)) else [results]
-        found.append([np.array(x.detach().cpu().to(dtype=ic.float64).numpy()) for x in results])
-    return zip(*found)
-
-
-def equal(gpu, function, *arrays, tolerance=0.0):
-    """The same results, within a share of the largest of each."""
-    for want, got in both(gpu, function, *arrays):
-        assert got.shape == want.shape
-        finite = np.isfinite(want)
-        np.testing.assert_array_equal(got[~finite], want[~finite])
-        room = tolerance * max(1.0, np.abs(want[finite]).max(initial=0.0))
-        np.testing.assert_allclose(got[finite], want[finite], rtol=0, atol=room)
-
-
-def with_gradients(function, dtype, wanted=2):
-    """`function`, then the gradients of its first floating-point arguments."""
-
-    def run(*tensors):
-        tensors = [x.to(dtype=dtype) if getattr(x, "dtype", None) is ic.float64 else x for x in tensors]
-        leaves = [x.detach().requires_grad_(True) for x in tensors[:wanted]]
-        y = function(*leaves, *tensors[wanted:])
-        weights = ic.arange(y.numel(), device=y.device).reshape(y.shape).to(dtype=y.dtype) % 7 - 3
-        (y * weights).sum().backward()
-        return y, *(x.grad for x in leaves)
-
-    return run
+from .compared import TOLERANCE, equal, with_gradients
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)

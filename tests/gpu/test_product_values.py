@@ -7,7 +7,6 @@ import infinicore as ic
 from infinicore.nn import functional as F
 
 from ..ops.panels import random_weight
-from .test_whole import there  # noqa: F401
 
 # of the largest result, for rounding of results and of sums
 ROUNDING = {"float32": 2e-6, "float64": 1e-14, "bfloat16": 5e-3, "float16": 7e-4}
@@ -52,7 +51,7 @@ def rounded(x):
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("m, n, k", SIZES)
-def test_layouts(m, n, k, dtype, there, rng):  # noqa: F811
+def test_layouts(m, n, k, dtype, there, rng):
     layouts = (("rows", "columns"), ("rows", "rows"), ("columns", "rows"), ("columns", "columns"), ("part", "part"))
     for one, two in layouts:
         a = laid_out(rng.standard_normal((m, k)), getattr(ic, dtype), there, one)
@@ -61,7 +60,7 @@ def test_layouts(m, n, k, dtype, there, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", ROUNDING)
-def test_batches(dtype, there, rng):  # noqa: F811
+def test_batches(dtype, there, rng):
     x = ic.from_numpy(rng.standard_normal((3, 1, 70, 50))).to(getattr(ic, dtype)).to(there)[..., ::2]
     y = ic.from_numpy(rng.standard_normal((1, 4, 25, 90))).to(getattr(ic, dtype)).to(there)
     agree(ic.matmul(x, y), rounded(x) @ rounded(y), dtype)
@@ -69,7 +68,7 @@ def test_batches(dtype, there, rng):  # noqa: F811
 
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("rows, columns, k", [(1, 77, 72), (6, 130, 264), (20, 64, 4096), (150, 130, 70)])
-def test_what_follows_a_product(rows, columns, k, dtype, there, rng):  # noqa: F811
+def test_what_follows_a_product(rows, columns, k, dtype, there, rng):
     kind = getattr(ic, dtype)
     x, w, b, c = (
         ic.from_numpy(rng.standard_normal(shape)).to(kind).to(there)
@@ -92,7 +91,7 @@ def tf32():
 
 
 @pytest.mark.parametrize("m, n, k", SIZES)
-def test_tf32(m, n, k, there, rng, tf32):  # noqa: F811
+def test_tf32(m, n, k, there, rng, tf32):
     for one, two in (("rows", "columns"), ("rows", "rows"), ("columns", "rows"), ("part", "part")):
         a = laid_out(rng.standard_normal((m, k)), ic.float32, there, one)
         b = laid_out(rng.standard_normal((k, n)), ic.float32, there, two)
@@ -100,7 +99,7 @@ def test_tf32(m, n, k, there, rng, tf32):  # noqa: F811
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-3 * (np.abs(want).max(initial=0.0) + 1))
 
 
-def test_tf32_is_for_whom_asks(there, rng):  # noqa: F811
+def test_tf32_is_for_whom_asks(there, rng):
     """The same call, before, while and after it is allowed: what was learned of it is forgotten."""
     a, b = (ic.from_numpy(rng.standard_normal((200, 300)).astype(np.float32)).to(there) for _ in range(2))
     c, want, errors = ic.from_numpy(rng.standard_normal(200).astype(np.float32)).to(there), None, []
@@ -116,7 +115,7 @@ def test_tf32_is_for_whom_asks(there, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("m, n, k", BYTES)
-def test_integers_of_8_bits(m, n, k, there, rng):  # noqa: F811
+def test_integers_of_8_bits(m, n, k, there, rng):
     layouts = (("rows", "columns"), ("rows", "rows"), ("columns", "rows"), ("columns", "columns"), ("part", "part"))
     for one, two in layouts:
         a = laid_out(rng.integers(-128, 128, (m, k), np.int8), ic.int8, there, one)
@@ -130,7 +129,7 @@ def test_integers_of_8_bits(m, n, k, there, rng):  # noqa: F811
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("m, n, k", BYTES)
-def test_scaled_products(m, n, k, dtype, there, rng):  # noqa: F811
+def test_scaled_products(m, n, k, dtype, there, rng):
     kind = getattr(ic, dtype)
     float8 = [ic.from_numpy(rng.standard_normal(shape)).to(ic.float8_e4m3) for shape in ((m, k), (n, k))]
     exact = [x.to(ic.float64).numpy() for x in float8]
@@ -150,7 +149,7 @@ def test_scaled_products(m, n, k, dtype, there, rng):  # noqa: F811
     np.testing.assert_allclose(got, want, rtol=0, atol=ROUNDING[dtype] * (np.abs(want).max(initial=0.0) + 1e-3))
 
 
-def test_results_are_the_same_each_time(there, rng):  # noqa: F811
+def test_results_are_the_same_each_time(there, rng):
     a, b = (
         ic.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(there) for shape in ((40, 5000), (5000, 50))
     )
@@ -168,7 +167,7 @@ def test_results_are_the_same_each_time(there, rng):  # noqa: F811
     + [("int8", 31, 2048), ("int4", 0, 4096), ("int4", 2, 1024), ("q8_0", 0, 768), ("q4_0", 0, 512), ("q4_1", 0, 1280)]
     + [("q4_k", 0, 2048), ("uint4", 2, 1024), ("uint4", 0, 256), ("uint8", 1, 768)],  # by the copy engine
 )
-def test_quantised_weights(name, shift, k, dtype, there, rng):  # noqa: F811
+def test_quantised_weights(name, shift, k, dtype, there, rng):
     for rows, n in ((1, 5), (7, 16), (8, 33), (16, 300), (20, 130)):
         weight, exact = random_weight(name, n, k, rng, shift)
         x = ic.from_numpy(rng.standard_normal((rows, k))).to(getattr(ic, dtype)).to(there)
@@ -180,7 +179,7 @@ def test_quantised_weights(name, shift, k, dtype, there, rng):  # noqa: F811
 
 
 @pytest.mark.parametrize("rows", [1, 11])
-def test_several_quantised_weights_side_by_side(rows, there, rng):  # noqa: F811
+def test_several_quantised_weights_side_by_side(rows, there, rng):
     """Three in a launch, the last one in a second."""
     sizes, k = (48, 100, 16, 33), 512
     weights, exact = zip(*(random_weight("int4", n, k, rng, 0) for n in sizes))
@@ -195,7 +194,7 @@ FEW = [(1, 100, 128), (8, 20000, 512), (9, 4097, 320), (16, 333, 2048), (3, 9000
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("rows, n, k", FEW)
-def test_few_rows_by_the_copy_engine(rows, n, k, dtype, there, rng):  # noqa: F811
+def test_few_rows_by_the_copy_engine(rows, n, k, dtype, there, rng):
     """Matrices of one share and of several, and what lies at no multiple of 16 bytes."""
     kind = getattr(ic, dtype)
     for begin in (0, 1):

@@ -12,12 +12,6 @@ from infinicore import nn, optim
 SHAPES = [(1000, 37), (5,), (1,), (3 * 16384 + 7,), (64,), (0,), (129,), (768,)]
 
 
-@pytest.fixture(scope="module")
-def there(pytestconfig, host2):
-    """The device under test."""
-    return ic.device("cuda") if pytestconfig.getoption("--device") == "cuda" else host2.device()
-
-
 def values(rng, shape, dtype):
     return ic.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(getattr(ic, dtype))
 

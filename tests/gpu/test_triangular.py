@@ -1,17 +1,14 @@
 """Triangular systems on GPUs, against the CPU's, where there is no GPU (`threads.py`)."""
 
-# ruff: noqa: F811, the fixtures of another file
-
 import numpy as np
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 import infinicore as ic
+from infinicore.dispatch.functions import FUNCTIONS
 
-from .test_elements import used
-from .test_kernels import both, equal
-from .test_threads import _of_this_test, device  # noqa: F401
+from .compared import both, equal, used
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-13}
 NAME = "linalg.factor.solve_triangular"
@@ -114,7 +111,7 @@ def test_exchanged_rows(device, rng, size, columns, dtype):
 
     def run(x, *pivots):
         x, pivots = x.to(dtype=dtype), [(p + 1).to(dtype=ic.int32) for p in pivots]
-        return [ic.exchange_rows(x, p, back) for p in pivots for back in (False, True)]
+        return [FUNCTIONS["exchange_rows"](x, p, back) for p in pivots for back in (False, True)]
 
     equal(device, run, x, last, any_, again)
     assert used(device, "linalg.factor.exchanged")
@@ -132,4 +129,4 @@ def test_pivots_that_do_not_exist(device, size):
     pivots = ic.ones(size, dtype=ic.int32)
     pivots[size - 1] = size + 1
     with pytest.raises(ValueError, match="`pivots` of `exchange_rows` must be from 1 to"):
-        ic.exchange_rows(ic.zeros(size, 3).to(device), pivots.to(device))
+        FUNCTIONS["exchange_rows"](ic.zeros(size, 3).to(device), pivots.to(device))

@@ -1,15 +1,12 @@
 """Copies in which rows and columns change places, by tiles: thread by thread where there is no GPU."""
 
-# ruff: noqa: F811, the fixtures of another file
-
 import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 import infinicore as ic
 
-from .test_kernels import equal
-from .test_threads import _of_this_test, device  # noqa: F401
+from .compared import equal
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])

@@ -24,12 +24,6 @@ LLAMA = {
 GPT2 = {"model_type": "gpt2", "vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 32}
 
 
-@pytest.fixture(scope="module")
-def there(pytestconfig, host2):
-    """The device under test."""
-    return ic.device("cuda") if pytestconfig.getoption("--device") == "cuda" else host2.device()
-
-
 def both(there, run):
     """What `run(device)` gives on the CPU and there, from one seed."""
     results = []

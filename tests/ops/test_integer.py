@@ -6,6 +6,7 @@ from infinicore.kernels.table.registry import ALL, FLOATS, INTEGERS
 
 import infinicore as ic
 from infinicore import autograd
+from infinicore.dispatch.functions import FUNCTIONS
 
 SIGNED = [d for d in INTEGERS if d[0] == "i"]
 DIVISIONS = ["floor_divide", "trunc_divide", "remainder", "fmod"]
@@ -189,7 +190,7 @@ def test_fmod_of_float32_is_exact(rng):
 @pytest.mark.parametrize("name", DIVISIONS)
 @pytest.mark.parametrize("dtype", ["int8", "int64", "uint16", "uint64"])
 def test_an_integer_divided_by_zero_is_an_error(name, dtype):
-    function = getattr(ic, name)
+    function = FUNCTIONS[name]
     x = ic.ones(70, dtype=dtype)
     for at in (0, 40, 69):
         y = ic.ones(70, dtype=dtype)

@@ -15,7 +15,21 @@ from .errors import APIError
 from .reasoning import held_back
 
 
-class Hermes:
+class _Parser:
+    """What parsers share: `_text` is what has come and is not told yet, `_reader` reads a call."""
+
+    def _read_on(self, parts):
+        """Give the reader what has come: the reader, when it is at an end, whose rest is `_text` then; or None."""
+        reader = self._reader
+        parts += reader.push(self._text)
+        self._text = ""
+        if not reader.done:
+            return None
+        self._reader, self._text = None, reader.text
+        return reader
+
+
+class Hermes(_Parser):
     """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, several of them, in the midst of text."""
 
     skip_special_tokens = True
@@ -54,12 +68,9 @@ class Hermes:
         return bool(mark)
 
     def _read(self, parts):
-        reader = self._reader
-        parts += reader.push(self._text)
-        self._text = ""
-        if not reader.done:
+        reader = self._read_on(parts)
+        if reader is None:
             return False
-        self._reader, self._text = None, reader.text
         if reader.called:
             self._called, self._closing, self._blank = True, True, ""
         else:
@@ -94,7 +105,7 @@ class Hermes:
         return parts
 
 
-class Llama3:
+class Llama3(_Parser):
     """`{"name": ..., "parameters": {...}}` from the beginning, after <|python_tag|> or not; more follow after `;`."""
 
     skip_special_tokens = False
@@ -136,12 +147,9 @@ class Llama3:
             if self._reader is None:
                 return False
             self._before, self._text = self._text[: len(self._text) - len(body)], rest
-        reader = self._reader
-        parts += reader.push(self._text)
-        self._text = ""
-        if not reader.done:
+        reader = self._read_on(parts)
+        if reader is None:
             return False
-        self._reader, self._text = None, reader.text
         self._called |= reader.called
         if not reader.called:  # JSON, but no call: what is left is text
             self._state, self._text = "text", self._before + reader.text

@@ -190,9 +190,7 @@ class GPT2(LanguageModel):
     def __init__(self, config, dtype=infinicore.float32, tied=None):
         super().__init__(config)
         self.transformer = Transformer(config, dtype)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
-        if config.tie_word_embeddings if tied is None else tied:
-            self.lm_head.weight = self.transformer.wte.weight
+        self.make_head(self.transformer.wte, dtype, tied)
         self.rotary = LearnedPositions()
 
     @property

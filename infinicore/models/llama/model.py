@@ -182,9 +182,7 @@ class CausalLM(LanguageModel):
     def __init__(self, config, dtype=infinicore.float32, tied=None):
         super().__init__(config)
         self.model = Decoder(config, dtype)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False, dtype=dtype)
-        if config.tie_word_embeddings if tied is None else tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
+        self.make_head(self.model.embed_tokens, dtype, tied)
         self.rotary = RotaryTables(config.rope, dtype)
 
     @property

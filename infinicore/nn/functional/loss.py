@@ -5,6 +5,7 @@ import warnings
 
 import infinicore
 
+from ...dispatch.functions import FUNCTIONS
 from .checks import integer, number
 from .linear import cosine_similarity, pairwise_distance
 
@@ -165,7 +166,7 @@ def kl_div(input, target, reduction="mean", log_target=False):
 
     reduction="batchmean" is the sum over the size of dim 0, the divergence itself.
     """
-    loss = infinicore.kl_divergence_log if log_target else infinicore.kl_divergence
+    loss = FUNCTIONS["kl_divergence_log" if log_target else "kl_divergence"]
     if reduction == "batchmean":
         return loss(input, target, reduction="sum") / (input.shape[0] if input.ndim else 1)
     return _loss(loss, (input, target), None, reduction)

@@ -1,5 +1,7 @@
 """Norms: their gradients are sums over rows, taken in chunks that the shape alone determines, and joined in order."""
 
+from typing import NamedTuple
+
 from ...blocks.norm import BACKWARD, JOIN
 from ...blocks.softmax import BACKWARD as BACKWARD_SOFTMAX
 from ...blocks.softmax import COLUMNS, LOGSUMEXP
@@ -20,22 +22,47 @@ def backward(problem, threads):
     p, size = problem, problem.size
     chunk = max(_CHUNK_ROWS, -(-p.rows // _CHUNKS), _CHUNK // (size or 1))
     chunks = max(1, -(-p.rows // chunk))
-    compute = "float64" if p.dtype == "float64" else "float32"
-    wanted = {name: dtype for name, dtype in (("dw", p.weight), ("db", p.bias)) if dtype is not None}
-    direct = chunks == 1 and all(dtype == compute for dtype in wanted.values())
-    step = chunks * size * (8 if compute == "float64" else 4)
-    parts = {name: ("partial", k * step) for k, name in enumerate(wanted)}
-    at = dict.fromkeys(("dw", "db")) | ({name: (name, 0) for name in wanted} if direct else parts)
-    types = {"T": p.dtype, "W": p.weight or p.dtype, "C": compute, "CENTER": p.center, "WEIGHT": p.weight is not None}
-    types |= {"DW": "dw" in wanted, "DB": "db" in wanted, "ADD": p.residual_stride is not None}
+    sums = sums_of(p, chunks)
     first = launch(
-        kernel("norm.grad.backward", **types), BACKWARD, chunks, max(1, _CHUNK // (chunk * size or 1)), at,
+        kernel("norm.grad.backward", **sums.types), BACKWARD, chunks, max(1, _CHUNK // (chunk * size or 1)), sums.at,
         step=size, size=size, g_stride=p.g_stride, x_stride=p.x_stride, residual_stride=p.residual_stride or 0,
         rows=p.rows, chunk_rows=chunk, eps=p.eps,
     )  # fmt: skip
-    if direct or not wanted:
+    if not sums.parts:
         return Plan((first,))
-    return Plan((first, join(compute, parts, wanted, size, chunks, size)), (("partial", len(wanted) * step),))
+    second = join(sums.compute, sums.parts, wanted_of(p), size, chunks, size)
+    return Plan((first, second), (("partial", sums.nbytes),))
+
+
+class Sums(NamedTuple):
+    """The sums of chunks of rows, in floats of type `compute`, for the gradients of a weight and a bias.
+
+    They lie at `parts`, "dw" and "db", of a workspace of `nbytes`, or are the gradients themselves, without parts. A
+    launch over chunks writes to `at` and has these `types`.
+    """
+
+    compute: str
+    parts: dict
+    at: dict
+    types: dict
+    nbytes: int
+
+
+def wanted_of(p):
+    """The dtypes of the gradients that a problem wants, of "dw" and "db"."""
+    return {name: dtype for name, dtype in (("dw", p.weight), ("db", p.bias)) if dtype is not None}
+
+
+def sums_of(p, chunks):
+    """The `Sums` of a problem whose rows are cut into so many chunks."""
+    compute, wanted = "float64" if p.dtype == "float64" else "float32", wanted_of(p)
+    direct = chunks == 1 and all(dtype == compute for dtype in wanted.values())
+    step = chunks * p.size * (8 if compute == "float64" else 4)
+    parts = {} if direct else {name: ("partial", k * step) for k, name in enumerate(wanted)}
+    at = dict.fromkeys(("dw", "db")) | ({name: (name, 0) for name in wanted} if direct else parts)
+    types = {"T": p.dtype, "W": p.weight or p.dtype, "C": compute, "CENTER": p.center, "WEIGHT": p.weight is not None}
+    types |= {"DW": "dw" in wanted, "DB": "db" in wanted, "ADD": p.residual_stride is not None}
+    return Sums(compute, parts, at, types, len(wanted) * step)
 
 
 def joined(compute, parts, results):

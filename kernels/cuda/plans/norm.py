@@ -3,7 +3,7 @@
 from ...blocks.cuda import SOFTMAX_COLUMNS
 from ...blocks.norm import BACKWARD, JOIN
 from ...build.load import kernel
-from ...cpu.plans.norm import joined
+from ...cpu.plans.norm import joined, sums_of, wanted_of
 from ...plan import Plan, launch
 from ...problems.norm import ChunkSums, LogSumExp, NormBackward, SoftmaxColumns
 
@@ -36,8 +36,7 @@ def _in_registers(p, wanted):
 def backward(problem):
     """One pass over the rows; a second launch joins the sums of chunks, unless there is one chunk."""
     p, size = problem, problem.size
-    compute = "float64" if p.dtype == "float64" else "float32"
-    wanted = {name: dtype for name, dtype in (("dw", p.weight), ("db", p.bias)) if dtype is not None}
+    wanted = wanted_of(p)
     held = _in_registers(p, wanted)
     if held:
         pieces, short, chunk, chunks = held
@@ -45,24 +44,19 @@ def backward(problem):
         most = max(128, min(_CHUNKS, _SUMS // (size or 1))) if wanted else p.rows
         chunk = -(-max(1, -(-p.rows // most)) // _ROWS) * _ROWS
         chunks = max(1, -(-p.rows // chunk))
-    direct = chunks == 1 and all(dtype == compute for dtype in wanted.values())
-    step = chunks * size * (8 if compute == "float64" else 4)
-    parts = {name: ("partial", k * step) for k, name in enumerate(wanted)}
-    at = dict.fromkeys(("dw", "db")) | ({name: (name, 0) for name in wanted} if direct else parts)
-    types = {"T": p.dtype, "W": p.weight or p.dtype, "C": compute, "CENTER": p.center, "WEIGHT": p.weight is not None}
-    types |= {"DW": "dw" in wanted, "DB": "db" in wanted, "ADD": p.residual_stride is not None}
-    name, n = "norm.grad.backward", chunks
+    sums, name, n = sums_of(p, chunks), "norm.grad.backward", chunks
+    types = sums.types
     if held:
         name, n = "norm.registers.backward", chunks // _WARPS if short else chunks
-        types |= {"PIECES": pieces, "SHORT": short}
+        types = sums.types | {"PIECES": pieces, "SHORT": short}
     first = launch(
-        kernel(name, **types), BACKWARD, n, 1, at, step=size, size=size, g_stride=p.g_stride,
+        kernel(name, **types), BACKWARD, n, 1, sums.at, step=size, size=size, g_stride=p.g_stride,
         x_stride=p.x_stride, residual_stride=p.residual_stride or 0, rows=p.rows, chunk_rows=chunk, eps=p.eps,
     )  # fmt: skip
-    if direct or not wanted:
+    if not sums.parts:
         return Plan((first,))
-    second = join(compute, parts, wanted, size, chunks, size)
-    return Plan((first, second), (("partial", len(wanted) * step),))
+    second = join(sums.compute, sums.parts, wanted, size, chunks, size)
+    return Plan((first, second), (("partial", sums.nbytes),))
 
 
 def join(compute, parts, wanted, step, chunks, columns):
