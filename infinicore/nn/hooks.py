@@ -114,8 +114,8 @@ class Hooked:
     def register_full_backward_hook(self, hook, prepend=False):
         """Call `hook(module, grad_input, grad_output)` after the derivative of this module.
 
-        Both are tuples, None where an argument is no tensor, and zeros where it wants no gradient; what the hook returns
-        replaces `grad_input`.
+        Both are tuples, None where an argument is no tensor, and zeros where it wants no gradient; what the hook
+        returns replaces `grad_input`.
         """
         return self._hook("backward", hook, prepend=prepend)
 
@@ -144,7 +144,10 @@ class Hooked:
         return self._hook("load_pre", hook if with_module else functools.partial(_without_module, hook))
 
     def register_load_state_dict_post_hook(self, hook):
-        """Call `hook(module, incompatible_keys)` when this module and those below are loaded; it may change the lists."""
+        """Call `hook(module, incompatible_keys)` when this module and those below are loaded.
+
+        It may change the two lists.
+        """
         return self._hook("load_post", hook)
 
 

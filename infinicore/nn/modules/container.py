@@ -320,7 +320,7 @@ class ParameterDict(_Named, Module):
 
     def get(self, key, default=None):
         """The entry of a name, or `default`."""
-        return self[key] if key in self else default
+        return self._own.get(key, default)
 
     def setdefault(self, key, default=None):
         """The entry of a name; if there is none, `default` becomes it."""

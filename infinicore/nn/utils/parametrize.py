@@ -122,8 +122,9 @@ def _property(name):
 def register_parametrization(module, tensor_name, parametrization, *, unsafe=False):
     """Make `module.<tensor_name>` what `parametrization` (a module) makes of the original; returns the module.
 
-    Several follow one another, and a second one changes the value. A method `right_inverse` of theirs says how to assign
-    to the attribute; that of the first one finds its originals, and may return several tensors. Unless `unsafe`, shape and dtype must not change.
+    Several follow one another, and a second one changes the value. A method `right_inverse` of theirs says how to
+    assign to the attribute; that of the first one finds its originals, and may return several tensors. Unless
+    `unsafe`, shape and dtype must not change.
     """
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
