@@ -8,6 +8,7 @@ from collections import OrderedDict
 
 from ..autograd import Function
 from ..core.node import Handle
+from ..tensor.creation import zeros_like
 from ..tensor.tensor import Tensor
 
 KINDS = (
@@ -113,7 +114,8 @@ class Hooked:
     def register_full_backward_hook(self, hook, prepend=False):
         """Call `hook(module, grad_input, grad_output)` after the derivative of this module.
 
-        Both are tuples, None where an argument wants no gradient; what it returns replaces `grad_input`.
+        Both are tuples, None where an argument is no tensor, and zeros where it wants no gradient; what the hook
+        returns replaces `grad_input`.
         """
         return self._hook("backward", hook, prepend=prepend)
 
@@ -122,7 +124,14 @@ class Hooked:
         return self._hook("state_dict_pre", hook)
 
     def register_state_dict_post_hook(self, hook):
-        """Call `hook(module, state_dict, prefix, local_metadata)` after `state_dict` has looked at this module."""
+        """Call `hook(module, state_dict, prefix, local_metadata)` after `state_dict` has looked at this module.
+
+        It changes the dict in place and returns None.
+        """
+        return self._hook("state_dict", functools.partial(_in_place, hook))
+
+    def _register_state_dict_hook(self, hook):
+        """As `register_state_dict_post_hook`, of a hook that may return another dict: PyTorch's older form."""
         return self._hook("state_dict", hook)
 
     def register_load_state_dict_pre_hook(self, hook):
@@ -130,9 +139,25 @@ class Hooked:
         before `load_state_dict` looks at this module; `state_dict` is a copy that it may change."""
         return self._hook("load_pre", hook)
 
+    def _register_load_state_dict_pre_hook(self, hook, with_module=False):
+        """As `register_load_state_dict_pre_hook`, of a hook without its first argument unless `with_module`."""
+        return self._hook("load_pre", hook if with_module else functools.partial(_without_module, hook))
+
     def register_load_state_dict_post_hook(self, hook):
-        """Call `hook(module, incompatible_keys)` after `load_state_dict`; it may change the two lists."""
+        """Call `hook(module, incompatible_keys)` when this module and those below are loaded.
+
+        It may change the two lists.
+        """
         return self._hook("load_post", hook)
+
+
+def _in_place(hook, *args):
+    if hook(*args) is not None:
+        raise ValueError("a hook after `state_dict` must return None: change the dict in place")
+
+
+def _without_module(hook, module, *args):
+    return hook(*args)
 
 
 def entry(method):
@@ -204,11 +229,12 @@ class _Boundary:
 
     def inputs(self, args):
         """The arguments, those that want gradients through an identity."""
-        self.length = len(args)
+        self.length, self.places = len(args), ()
         self.places, wanted = _wanting(args)
         if not wanted or not self.post:
             return args
         self.has_inputs = True
+        self.given = tuple(x.detach() if isinstance(x, Tensor) else None for x in args)
         return _replaced(args, self.places, _through(self._leave, wanted))
 
     def outputs(self, output):
@@ -225,9 +251,7 @@ class _Boundary:
         """At the results: hooks before the derivative, and those after it where no input wants a gradient."""
         grads = _spread(gradients, self.out_places, self.out_length)
         for hook, *_ in self.pre:
-            changed = hook(self.module, grads)
-            if changed is not None:
-                grads = changed if isinstance(changed, tuple) else (changed,)
+            grads = _changed(grads, hook(self.module, grads))
         self.grad_output = grads
         if not self.has_inputs:
             for hook, *_ in self.post:
@@ -235,13 +259,24 @@ class _Boundary:
         return tuple(grads[place] for place in self.out_places)
 
     def _leave(self, gradients):
-        """At the inputs: hooks after the derivative."""
+        """At the inputs: hooks after the derivative; none of a result that is no tensor and no tuple of them."""
+        if self.grad_output is None:
+            return gradients
         grads = _spread(gradients, self.places, self.length)
+        grads = tuple(zeros_like(x) if g is None and isinstance(x, Tensor) else g for g, x in zip(grads, self.given))
         for hook, *_ in self.post:
-            changed = hook(self.module, grads, self.grad_output)
-            if changed is not None:
-                grads = changed if isinstance(changed, tuple) else (changed,)
+            grads = _changed(grads, hook(self.module, grads, self.grad_output))
         return tuple(grads[place] for place in self.places)
+
+
+def _changed(grads, new):
+    """The gradients after a hook gave `new`, or None."""
+    if new is None:
+        return grads
+    new = new if isinstance(new, tuple) else (new,)
+    if len(new) != len(grads):
+        raise ValueError(f"a backward hook must return as many gradients as it got, {len(grads)}, got {len(new)}")
+    return new
 
 
 def _wanting(values):

@@ -116,6 +116,8 @@ def _matrix(tensor, least=2, most=None):
 @_filler
 def uniform_(tensor, a=0.0, b=1.0, generator=None):
     """Uniform numbers from [a, b)."""
+    if a > b:
+        raise ValueError(f"`a` {a} must be at most `b` {b}")
     values = infinicore.rand(tuple(tensor.shape), generator=generator, device=tensor.device)
     tensor.copy_(values.mul_(b - a).add_(a))
 
@@ -123,6 +125,8 @@ def uniform_(tensor, a=0.0, b=1.0, generator=None):
 @_filler
 def normal_(tensor, mean=0.0, std=1.0, generator=None):
     """Normal numbers."""
+    if std < 0:
+        raise ValueError(f"`std` must be at least 0, got {std}")
     values = infinicore.randn(tuple(tensor.shape), generator=generator, device=tensor.device)
     tensor.copy_(values.mul_(std).add_(mean))
 
@@ -216,6 +220,7 @@ def _fans(tensor):
 
 
 def _fan(tensor, mode):
+    mode = mode.lower()
     if mode not in ("fan_in", "fan_out"):
         raise ValueError(f"`mode` must be 'fan_in' or 'fan_out', got {mode!r}")
     return max(1, _fans(tensor)[mode == "fan_out"])
@@ -228,6 +233,8 @@ _GAINS = dict.fromkeys((*_LINEAR, "sigmoid"), 1.0) | {"tanh": 5.0 / 3, "relu": m
 def calculate_gain(nonlinearity, param=None):
     """The factor that keeps variances through a layer followed by `nonlinearity`; `param` is leaky_relu's slope."""
     if nonlinearity == "leaky_relu":
+        if isinstance(param, bool) or not isinstance(param, (int, float, type(None))):
+            raise ValueError(f"`param` must be the slope of leaky_relu, got {param!r}")
         return math.sqrt(2.0 / (1 + (0.01 if param is None else param) ** 2))
     if nonlinearity not in _GAINS:
         raise ValueError(f"`nonlinearity` must be one of {', '.join([*_GAINS, 'leaky_relu'])}, got {nonlinearity!r}")

@@ -23,7 +23,11 @@ _NAMED_ERRORS = (ValueError, TypeError, IndexError, NotImplementedError)  # to t
 class Module(State, hooks.Hooked):
     """Base of all modules: assign `Parameter`s and modules to attributes, and write `forward`."""
 
-    def __init__(self):
+    call_super_init = False  # PyTorch's: whether the classes behind this one in the MRO get `__init__`'s arguments
+
+    def __init__(self, *args, **kwargs):
+        if not self.call_super_init and (args or kwargs):
+            raise TypeError(f"`Module.__init__` takes no arguments, got {[*args, *kwargs]}: leave them out")
         # Plain attributes, set without __setattr__, which needs them.
         self.__dict__.update(
             _parameters=OrderedDict(),
@@ -32,6 +36,8 @@ class Module(State, hooks.Hooked):
             _transient_buffers=set(),
             training=True,
         )
+        if self.call_super_init:
+            super().__init__(*args, **kwargs)
 
     def forward(self, *args, **kwargs):
         raise NotImplementedError(f"{type(self).__name__} has no `forward`: define it in the subclass")
@@ -54,24 +60,31 @@ class Module(State, hooks.Hooked):
         if isinstance(value, Parameter):
             self._forget(name, but="_parameters")
             self.register_parameter(name, value)
+        elif tables is not None and self._replaces(name, value):
+            return
         elif isinstance(value, Module):
             self._forget(name, but="_modules")
             self.add_module(name, value)
         elif isinstance(value, Buffer):
             self._forget(name, but="_buffers")
             self.register_buffer(name, value, value.persistent)
-        elif tables is not None and self._replaces(name, value):
-            return
         else:
             object.__setattr__(self, name, value)
 
     def _replaces(self, name, value):
-        """Put None (or a tensor, for a buffer) in the place of a registered name; whether it was one."""
+        """Put None in the place of a registered name, a module for a module, a tensor for a buffer; whether it was one.
+
+        A `Buffer` says itself whether it is persistent.
+        """
         for table, what, kind in _KINDS:
             if name in self.__dict__[table]:
-                if value is not None and not (table == "_buffers" and isinstance(value, Tensor)):
+                fits = {"_modules": Module, "_buffers": Tensor}.get(table, ())
+                if value is not None and not isinstance(value, fits):
                     raise TypeError(f"`{name}` is a {what}: assign {kind} or None, not a {type(value).__name__}")
-                self.__dict__[table][name] = value
+                if isinstance(value, Buffer):
+                    self.register_buffer(name, value, value.persistent)
+                else:
+                    self.__dict__[table][name] = value
                 return True
         return False
 
@@ -100,7 +113,8 @@ class Module(State, hooks.Hooked):
             object.__delattr__(self, name)
 
     def __dir__(self):
-        return [*super().__dir__(), *self._parameters, *self._buffers, *self._modules]
+        names = [*super().__dir__(), *self._parameters, *self._buffers, *self._modules]
+        return [name for name in names if not name[:1].isdigit()]  # "0" of a list is no attribute to write
 
     def _forget(self, name, but=None):
         """Drop what `name` is; its place in the table `but` is kept for what comes next."""
@@ -171,9 +185,9 @@ class Module(State, hooks.Hooked):
             if module is not None:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
-    def modules(self):
-        """This module and all below it, each once."""
-        for _, module in self.named_modules():
+    def modules(self, remove_duplicate=True):
+        """This module and all below it, each once unless `remove_duplicate` is False."""
+        for _, module in self.named_modules(remove_duplicate=remove_duplicate):
             yield module
 
     def _named_members(self, table, prefix, recurse, remove_duplicate):
@@ -214,13 +228,17 @@ class Module(State, hooks.Hooked):
                 raise AttributeError(f"`target` {target!r}: there is no module {name!r} on the way")
         return module
 
-    def set_submodule(self, target, module):
-        """Put a module in the place of the one at a dotted path."""
+    def set_submodule(self, target, module, strict=False):
+        """Put a module at a dotted path, with `strict` in the place of one that is there."""
+        if not isinstance(module, Module):
+            raise ValueError(f"`module` must be an infinicore.nn.Module, got {type(module).__name__}")
         path, _, name = target.rpartition(".")
+        if not name:
+            raise ValueError("`target` must be the dotted path of a module, got ''")
         parent = self.get_submodule(path)
-        if parent._modules.get(name) is None:
+        if not isinstance(getattr(parent, name, None if strict else module), Module):
             raise AttributeError(f"`target` {target!r}: there is no module {name!r} to replace")
-        parent.add_module(name, module)
+        parent.__setattr__(name, module)
 
     def get_parameter(self, target):
         """The parameter at a dotted path."""
@@ -301,13 +319,15 @@ class Module(State, hooks.Hooked):
         Takes what PyTorch takes: `to(dtype)`, `to(device)`, `to(device, dtype)`, `to(tensor)`; a `memory_format` is for
         tensors of as many dims as it has.
         """
+        if len(args) > 1 and isinstance(args[-1], bool):
+            args = args[:-1]  # `non_blocking`
         device, dtype = _target(args, device, dtype)
-        if dtype is not None and not dtype.is_floating_point:
-            raise TypeError(f"`dtype` must be a floating-point dtype, got {dtype}")
+        if dtype is not None and dtype.kind not in "fc":
+            raise TypeError(f"`dtype` must be a floating-point or complex dtype, got {dtype}")
         target = None if device is None else usable(device)
 
         def placed(t):
-            own = dtype if dtype is not None and t.dtype.is_floating_point else t.dtype
+            own = dtype if dtype is not None and t.dtype.kind in "fc" else t.dtype
             if memory_format is not None and t.ndim == rank_of(memory_format):
                 t = t.contiguous(memory_format)
             return t if (target is None or t.device is target) and own is t.dtype else t.to(target or t.device, own)
@@ -398,5 +418,7 @@ def _target(args, device, dtype):
         elif isinstance(value, Device) or (isinstance(value, str) and value.partition(":")[0] in TYPES):
             device = value
         elif value is not None:
+            if dtype is not None:
+                raise TypeError(f"`to` takes a device, a dtype or both, got {args}")
             dtype = value
     return device, dtype if dtype is None or isinstance(dtype, DType) else as_dtype(dtype)

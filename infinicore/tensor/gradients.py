@@ -97,7 +97,7 @@ class Gradients:
 
     @data.setter
     def data(self, value):
-        if value.shape_ != self.shape_ or value.dtype is not self.dtype:
+        if self.node is not None and (value.shape_ != self.shape_ or value.dtype is not self.dtype):
             raise ValueError(
                 f"`data` must be {self.dtype} of shape {self.shape_}, got {value.dtype} of shape {value.shape_}"
             )

@@ -54,6 +54,11 @@ def _loss(loss, inputs, weight, reduction):
 def cross_entropy(input, target, weight=None, ignore_index=-100, reduction="mean", label_smoothing=0.0):
     """-log softmax(input)[target]: logits [N, C], [C] or [N, C, ...], class ids [N], [], [N, ...] or probabilities."""
     ignore_index, _ = integer(ignore_index, "ignore_index"), number(label_smoothing, "label_smoothing")
+    if ignore_index >= 0 and target.dtype.is_floating_point:
+        raise ValueError(
+            f"`ignore_index` goes with class ids, `target` are probabilities of {target.dtype}: leave it out, got "
+            f"{ignore_index}"
+        )
     return infinicore.cross_entropy(input, target, weight, ignore_index, reduction, label_smoothing)
 
 

@@ -66,7 +66,7 @@ def multilabel_soft_margin_loss(input, target, weight=None, reduction="mean"):
 
     `weight`, which broadcasts, multiplies the classes.
     """
-    loss = -(target * infinicore.logsigmoid(input) + (1.0 - target) * infinicore.logsigmoid(-input))
+    loss = -(target * infinicore.logsigmoid(input) + (1 - target) * infinicore.logsigmoid(-input))
     loss = loss if weight is None else loss * weight
     return reduced(loss.sum(-1) / float(loss.shape_[-1]), reduction)
 

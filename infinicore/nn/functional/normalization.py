@@ -46,6 +46,8 @@ def batch_norm(input, running_mean, running_var, weight=None, bias=None, trainin
     In training the statistics are those of the batch, and the running ones move towards them by `momentum`; else the
     running ones are used, if there are any.
     """
+    if eps < 0 or (training and not eps):
+        raise ValueError(f"`eps` of batch_norm must be {'above' if training else 'at least'} 0, got {eps}")
     return infinicore.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 

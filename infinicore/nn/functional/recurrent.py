@@ -79,7 +79,7 @@ class _Layer(Function):
             else:
                 infinicore.linear(before, w_hh, residual=own, out=own)
                 (infinicore.tanh if mode == "RNN_TANH" else infinicore.relu)(own, out=out[rows])
-        last = infinicore.tensor(steps.last, device=x.device)
+        last = infinicore.tensor(steps.last, dtype=infinicore.int64, device=x.device)
         ctx.save_for_backward(x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr)
         ctx.own = gates, from_state, cells, raw, out  # made here, and nobody else's but `out`, which may not change
         ctx.version, ctx.mode, ctx.steps = out.storage.version, mode, steps
@@ -93,10 +93,12 @@ class _Layer(Function):
             return _again(inputs, mode, steps, (g, g_last, gc_last))
         x, h, c, w_ih, w_hh, b_ih, b_hh, w_hr = inputs
         gates, from_state, cells, raw, out = ctx.own
+        if not x.shape_[0]:  # no sequences
+            return *(None if v is None else infinicore.zeros_like(v) for v in inputs), None, None
         if out.storage.version != ctx.version:
             raise ValueError(f"the result of {mode} was changed in place, and its derivative needs it: clone it first")
         empty = functools.partial(infinicore.empty, dtype=x.dtype, device=x.device)
-        g = infinicore.index_add(g, 0, infinicore.tensor(steps.last, device=x.device), g_last)
+        g = infinicore.index_add(g, 0, infinicore.tensor(steps.last, dtype=infinicore.int64, device=x.device), g_last)
         dx = empty(gates.shape_)  # of the gates; their derivatives from the state:
         du = empty(gates.shape_) if mode == "GRU" else dx
         dh, dc = empty(h.shape_), None if c is None else infinicore.empty_like(c)

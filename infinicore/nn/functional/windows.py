@@ -166,9 +166,9 @@ def _fractional(input, kernel_size, output_size, output_ratio, return_indices, s
     if samples is None:
         draws = default_generator().uniforms((planes, dims))
     else:
-        if samples.shape_ != (batch, lead[-1], dims):
+        if samples.ndim != 3 or samples.shape_[1:] != (lead[-1], dims) or samples.shape_[0] < batch:
             raise ValueError(f"`_random_samples` must be {(batch, lead[-1], dims)}, got {samples.shape_}")
-        draws = samples.detach().cpu().numpy().reshape(planes, dims)
+        draws = samples[:batch].detach().cpu().numpy().reshape(planes, dims)
     draws = np.asarray(draws, np.float64 if input.dtype is infinicore.float64 else np.float32)
     order = range(dims) if dims == 3 else (1, 0)  # of images the first number is for the columns, as in PyTorch
     starts = [_starts(draws[:, i], n, m, k) for i, n, m, k in zip(order, space, sizes, kernel)]

@@ -6,7 +6,7 @@ from .. import functional as F
 from .. import init
 from ..module import Module
 from ..parameter import Parameter
-from .linear import Linear
+from .linear import NonDynamicallyQuantizableLinear
 
 
 class MultiheadAttention(Module):
@@ -50,7 +50,7 @@ class MultiheadAttention(Module):
         self.register_parameter("v_proj_weight", None if shared else parameter(embed_dim, self.vdim))
         self.register_parameter("in_proj_weight", parameter(3 * embed_dim, embed_dim) if shared else None)
         self.register_parameter("in_proj_bias", parameter(3 * embed_dim) if bias else None)
-        self.out_proj = Linear(embed_dim, embed_dim, bias=bias, **options)
+        self.out_proj = NonDynamicallyQuantizableLinear(embed_dim, embed_dim, bias=bias, **options)
         self.register_parameter("bias_k", parameter(1, 1, embed_dim) if add_bias_kv else None)
         self.register_parameter("bias_v", parameter(1, 1, embed_dim) if add_bias_kv else None)
         if init.wanted():

@@ -3,6 +3,7 @@
 import operator
 from collections import OrderedDict
 
+from ...tensor.tensor import Tensor
 from ..module import Module, tree
 from ..parameter import Parameter
 
@@ -50,6 +51,9 @@ class _Indexed(Module):
         self._renumber(modules)
 
     def _renumber(self, modules):
+        for module in modules:
+            if module is not None and not isinstance(module, Module):
+                raise TypeError(f"`module` must be an infinicore.nn.Module or None, got {type(module).__name__}")
         self._modules.clear()
         for position, module in enumerate(modules):
             self.add_module(str(position), module)
@@ -72,10 +76,10 @@ class _Indexed(Module):
         self._renumber(modules)
         return self
 
-    def pop(self, index=-1):
-        """Remove a module and return it."""
-        module = self[index]
-        del self[index]
+    def pop(self, key=-1):
+        """Remove the module at a position and return it."""
+        module = self[key]
+        del self[key]
         return module
 
 
@@ -124,11 +128,37 @@ class Sequential(_Indexed):
             input = module(input)
         return input
 
+    def insert(self, index, module):
+        """Insert a module before `index`, which is one of the positions or the end; returns self."""
+        if not -len(self) <= index <= len(self):
+            raise IndexError(f"`index` {index} is out of range for {len(self)} modules")
+        return super().insert(index, module)
+
     def __add__(self, other):
-        return Sequential(*self, *other)
+        return Sequential(*self, *self._like(other))
 
     def __iadd__(self, other):
-        return self.extend(other)
+        return self.extend(list(self._like(other)))
+
+    def __mul__(self, times):
+        return Sequential(*list(self) * self._times(times))
+
+    __rmul__ = __mul__
+
+    def __imul__(self, times):
+        return self.extend(list(self) * (self._times(times) - 1))
+
+    def _like(self, other):
+        if not isinstance(other, Sequential):
+            raise ValueError(f"a Sequential is added to another one, got {type(other).__name__}: use `extend`")
+        return other
+
+    def _times(self, times):
+        if not isinstance(times, int):
+            raise TypeError(f"a Sequential is multiplied by an integer, got {times!r}")
+        if times < 1:
+            raise ValueError(f"a Sequential is multiplied by an integer above 0, got {times}")
+        return times
 
 
 class _Named:
@@ -193,32 +223,43 @@ class ModuleDict(_Named, Module):
 
 
 class ParameterList(Module):
-    """Parameters by number; tensors that are no parameters become ones."""
+    """Parameters by number; tensors that are no parameters become ones, and any other value is kept as it is."""
 
     def __init__(self, values=None):
         super().__init__()
+        self._size = 0
         self.extend(values or ())
 
     def __len__(self):
-        return len(self._parameters)
+        return self._size
 
     def __iter__(self):
-        return iter(self._parameters.values())
+        return iter([self[i] for i in range(len(self))])
+
+    def _key(self, index):
+        try:
+            return str(range(len(self))[index])
+        except IndexError:
+            raise IndexError(f"`index` {index} is out of range for {len(self)} parameters") from None
 
     def __getitem__(self, index):
-        values = list(self._parameters.values())
-        return ParameterList(values[index]) if isinstance(index, slice) else values[index]
+        if isinstance(index, slice):
+            return ParameterList(list(self)[index])
+        return getattr(self, self._key(index))
 
     def __setitem__(self, index, value):
-        self.register_parameter(str(range(len(self))[index]), _parameter(value))
+        setattr(self, self._key(index), _parameter(value))
 
     def append(self, value):
         """Add a parameter at the end; returns self."""
-        self.register_parameter(str(len(self)), _parameter(value))
+        self._size += 1
+        self[self._size - 1] = value
         return self
 
     def extend(self, values):
         """Add parameters at the end; returns self."""
+        if isinstance(values, Tensor) or not hasattr(values, "__iter__"):
+            raise TypeError(f"`values` must be a list of parameters, got {type(values).__name__}")
         for value in values:
             self.append(value)
         return self
@@ -226,35 +267,104 @@ class ParameterList(Module):
     def __iadd__(self, values):
         return self.extend(values)
 
-    def extra_repr(self):
-        return _lines(self._parameters)
+    def __repr__(self):
+        return _listed(self, enumerate(self), lambda p: str(p.dtype))
 
 
 class ParameterDict(_Named, Module):
-    """Parameters by name; tensors that are no parameters become ones."""
+    """Parameters by name; tensors that are no parameters become ones, and any other value is kept as it is.
+
+    The names of a plain dict are sorted first, as in PyTorch; other mappings and pairs keep their order.
+    """
 
     def __init__(self, parameters=None):
         super().__init__()
+        self._keys = {}
         self.update(parameters or {})
 
     @property
     def _own(self):
-        return self._parameters
+        return {key: getattr(self, key) for key in self._keys}
+
+    def __contains__(self, key):
+        return key in self._keys
+
+    def __reversed__(self):
+        return reversed(list(self._keys))
 
     def __setitem__(self, key, value):
-        self.register_parameter(key, _parameter(value))
+        if not isinstance(key, str):
+            raise TypeError(f"`key` must be a string, got {key!r}")
+        if key not in self._keys and hasattr(self, key):
+            raise KeyError(f"`key` {key!r} is an attribute of {type(self).__name__} already, choose another")
+        setattr(self, key, _parameter(value))
+        self._keys[key] = None
 
-    def extra_repr(self):
-        return _lines(self._parameters)
+    def __delitem__(self, key):
+        del self._keys[key]
+        delattr(self, key)
+
+    def update(self, parameters):
+        """Add the entries of a dict, or (name, value) pairs."""
+        plain = isinstance(parameters, dict) and not isinstance(parameters, OrderedDict)
+        super().update(sorted(parameters.items()) if plain else parameters)
+
+    def clear(self):
+        """Drop everything."""
+        for key in list(self._keys):
+            del self[key]
+
+    def copy(self):
+        """Another `ParameterDict` of the same parameters."""
+        return ParameterDict(OrderedDict(self.items()))
+
+    def get(self, key, default=None):
+        """The entry of a name, or `default`."""
+        return self._own.get(key, default)
+
+    def setdefault(self, key, default=None):
+        """The entry of a name; if there is none, `default` becomes it."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def popitem(self):
+        """Remove the last entry and return it as (name, value)."""
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def fromkeys(self, keys, default=None):
+        """A new `ParameterDict` with one value under all names."""
+        return ParameterDict([(key, default) for key in keys])
+
+    def __or__(self, other):
+        made = self.copy()
+        made.update(other)
+        return made
+
+    def __ror__(self, other):
+        made = ParameterDict(other)
+        made.update(self)
+        return made
+
+    def __ior__(self, other):
+        self.update(other)
+        return self
+
+    def __repr__(self):
+        return _listed(self, self.items(), lambda p: p.type())
 
 
 def _parameter(value):
-    return value if isinstance(value, Parameter) else Parameter(value)
+    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
 
 
-def _lines(parameters):
-    """One line for each parameter."""
-    return "\n".join(
-        f"({name}): Parameter containing: [{p.dtype} of size {'x'.join(map(str, p.shape))}]"
-        for name, p in parameters.items()
-    )
+def _listed(module, entries, kind):
+    """The text of a module with a line for each of its entries; `kind` is what it says of a parameter's dtype."""
+    lines = [
+        f"  ({name}): Parameter containing: [{kind(p)} of size {'x'.join(map(str, p.shape))}]"
+        if isinstance(p, Tensor)
+        else f"  ({name}): Object of type: {type(p).__name__}"
+        for name, p in entries
+    ]
+    return tree(module._name(), [], lines)

@@ -94,11 +94,15 @@ class Linear(Module):
         return sizes if self.quantized is None else f"{sizes}, {self.quantized.format.name}"
 
 
+class NonDynamicallyQuantizableLinear(Linear):
+    """A `Linear` under the name that PyTorch gives that of `MultiheadAttention`."""
+
+
 class AdaptedLinear(Linear):
     """`base` and what a subclass adds to it (`added`); weight, bias, attributes and hooks are those of `base`."""
 
     def __init__(self, base):
-        if type(base) is not Linear:
+        if type(base) not in (Linear, NonDynamicallyQuantizableLinear):
             raise TypeError(f"`base` must be an infinicore.nn.Linear, got {type(base).__name__}")
         Module.__init__(self)
         self._take_over(base)

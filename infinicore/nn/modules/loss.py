@@ -3,6 +3,7 @@
 import math
 
 from .. import functional as F
+from ..functional.checks import number
 from ..module import Module
 from .linear import Linear
 from .shape import PairwiseDistance
@@ -84,7 +85,7 @@ class HuberLoss(_Loss):
 
     def __init__(self, reduction="mean", delta=1.0):
         super().__init__(reduction)
-        self.delta = delta
+        self.delta = number(delta, "delta")
 
     def forward(self, input, target):
         return F.huber_loss(input, target, self.reduction, self.delta)
@@ -221,6 +222,8 @@ class MultiMarginLoss(_WeightedLoss):
         super().__init__(weight, reduction)
         if p not in (1, 2):
             raise ValueError(f"`p` must be 1 or 2, got {p}")
+        if weight is not None and weight.ndim != 1:
+            raise ValueError(f"`weight` must be [C], got shape {weight.shape_}")
         self.p, self.margin = p, margin
 
     def forward(self, input, target):

@@ -105,6 +105,7 @@ class _BatchNorm(_Scaled):
     """
 
     dims = ()
+    _version = 2  # from which on a state has `num_batches_tracked`
 
     def __init__(
         self,
@@ -128,6 +129,11 @@ class _BatchNorm(_Scaled):
         count = infinicore.zeros((), dtype=infinicore.int64, device=device) if track_running_stats else None
         self.register_buffer("num_batches_tracked", count)
         self._make((num_features,), affine, affine and bias, device, dtype)
+
+    def _upgrade(self, state_dict, prefix, version):
+        name = f"{prefix}num_batches_tracked"
+        if (version is None or version < 2) and self.num_batches_tracked is not None:
+            state_dict.setdefault(name, self.num_batches_tracked)
 
     def reset_running_stats(self):
         """Forget the running statistics."""

@@ -38,8 +38,11 @@ class RNNBase(Module):
         for name, value in (("input_size", input_size), ("hidden_size", hidden_size), ("num_layers", num_layers)):
             if not isinstance(value, int):
                 raise TypeError(f"`{name}` must be an integer, got {value!r}")
-            if value < (name != "input_size"):
+            if value < 1:
                 raise ValueError(f"`{name}` must be above 0, got {value}")
+        for name, value in (("bias", bias), ("batch_first", batch_first)):
+            if not isinstance(value, bool):
+                raise TypeError(f"`{name}` must be True or False, got {value!r}")
         if isinstance(dropout, bool) or not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ValueError(f"`dropout` must be a probability from 0 to 1, got {dropout!r}")
         if not 0 <= proj_size < hidden_size:
@@ -75,6 +78,14 @@ class RNNBase(Module):
 
     def flatten_parameters(self):
         """Nothing to do: PyTorch's is about memory of GPUs."""
+
+    @property
+    def _flat_weights_names(self):
+        return [name for names in self._names for name in names.values()]
+
+    @property
+    def _flat_weights(self):
+        return [getattr(self, name) for name in self._flat_weights_names]
 
     @property
     def all_weights(self):

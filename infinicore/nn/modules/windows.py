@@ -111,6 +111,9 @@ class _FractionalMaxPool(Module):
             raise ValueError(
                 f"one of `output_size` and `output_ratio` must be given, got {output_size}, {output_ratio}"
             )
+        ratios = output_ratio if isinstance(output_ratio, (tuple, list)) else (output_ratio,)
+        if output_ratio is not None and not all(0 < ratio < 1 for ratio in ratios):
+            raise ValueError(f"`output_ratio` must be between 0 and 1, got {output_ratio}")
         self.kernel_size, self.output_size, self.output_ratio = kernel_size, output_size, output_ratio
         self.return_indices = return_indices
         self.register_buffer("_random_samples", _random_samples)

@@ -122,20 +122,17 @@ def _property(name):
 def register_parametrization(module, tensor_name, parametrization, *, unsafe=False):
     """Make `module.<tensor_name>` what `parametrization` (a module) makes of the original; returns the module.
 
-    Several follow one another. A method `right_inverse` of theirs says how to assign to the attribute, and may return
-    several tensors. Unless `unsafe`, shape and dtype must not change.
+    Several follow one another, and a second one changes the value. A method `right_inverse` of theirs says how to
+    assign to the attribute; that of the first one finds its originals, and may return several tensors. Unless
+    `unsafe`, shape and dtype must not change.
     """
     parametrization.train(module.training)
     if is_parametrized(module, tensor_name):
         found = module.parametrizations[tensor_name]
         if not unsafe:
             _check(getattr(module, tensor_name), parametrization, tensor_name)
-        if hasattr(parametrization, "right_inverse"):
-            with infinicore.no_grad():
-                value = parametrization.right_inverse(getattr(module, tensor_name))
-            if isinstance(value, Tensor):
-                found.right_inverse(value)
         found.append(parametrization)
+        found.unsafe |= unsafe
         return module
     original = module._parameters.get(tensor_name)
     original = module._buffers.get(tensor_name) if original is None else original

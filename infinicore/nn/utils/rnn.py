@@ -49,13 +49,44 @@ class PackedSequence(_Fields):
         """The same with `data` on the CPU."""
         return self.to("cpu")
 
-    def float(self):
-        """With `data` in float32."""
-        return self.to(infinicore.float32)
+    @property
+    def is_cuda(self):
+        """Whether `data` is on a GPU."""
+        return self.data.is_cuda
 
-    def double(self):
-        """With `data` in float64."""
-        return self.to(infinicore.float64)
+    def is_pinned(self):
+        """Whether `data` is in pinned memory."""
+        return self.data.is_pinned()
+
+    def pin_memory(self):
+        """Itself, as tensors' `pin_memory`."""
+        return self
+
+    def cuda(self, device=None):
+        """The same with `data` on a GPU."""
+        data = self.data.cuda(device)
+        return self.to(data.device)
+
+
+def _converted(name, dtype):
+    def method(self):
+        return self.to(getattr(infinicore, dtype))
+
+    method.__name__, method.__doc__ = name, f"With `data` in {dtype}."
+    return method
+
+
+for _name, _dtype in {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "int": "int32",
+    "long": "int64",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+}.items():
+    setattr(PackedSequence, _name, _converted(_name, _dtype))
 
 
 def invert_permutation(permutation):
