@@ -108,9 +108,9 @@ class Backward:
                 if result is not None:
                     gradients = list(result) if isinstance(result, (tuple, list)) else [result]
         for output, reference in (made.retained or {}).items():
-            kept = reference()
-            if kept is not None and gradients[output] is not None:
-                kept.gradient = gradients[output]
+            kept, g = reference(), gradients[output]
+            if kept is not None and g is not None:
+                kept.gradient = g if kept.gradient is None else _F.add(kept.gradient, g)
         if self.inputs is not None:
             for output, g in enumerate(gradients):
                 if (id(made), output) in self.inputs:
@@ -126,7 +126,7 @@ class Backward:
             for hook in list(made.hooks.values()):
                 changed = hook(tuple(results), tuple(gradients))
                 results = results if changed is None else changed
-        if made.where is not None:
+        if made.where is not None and node.state.check_nan:
             _check_finite(made, results)
         if not self.retain:
             made.release()
@@ -281,8 +281,7 @@ class Backward:
         hooks = leaf.hooks
         if hooks is not None:
             for hook in list(hooks.gradient.values()):
-                result = hook(g)
-                g, owned = (g, False) if result is None else (result, False)
+                g, owned = node.hooked(hook, g), False
         if self.inputs is not None:
             held = self.captured.get((id(leaf), -1))
             self.captured[id(leaf), -1] = g if held is None else _F.add(held, g)

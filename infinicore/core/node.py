@@ -31,15 +31,18 @@ class Notes:
 class _State(threading.local):
     """What a thread does besides computing.
 
-    `saving` holds hooks for saved tensors, `trace` says whether nodes note where they were made, `notes` are those of a
-    function that is being recorded, or None. `seed` is the storage of the 1 that backward last started from by itself,
+    `saving` holds hooks for saved tensors (`no_saving` why there may be none, or None), `trace` says whether nodes note
+    where they were made and `check_nan` whether backward stops at a NaN of theirs, `notes` are those of a function that
+    is being recorded, or None. `seed` is the storage of the 1 that backward last started from by itself,
     and its version then. `after` are functions that the backward pass now running calls when all else is done.
     """
 
     def __init__(self):
         self.after = []
+        self.check_nan = True
         self.notes = None
         self.seed = None, 0
+        self.no_saving = None
         self.saving = []  # (pack, unpack) pairs, the last one applies
         self.trace = False
 
@@ -121,6 +124,19 @@ class Handle:
         self.remove()
 
 
+def hooked(hook, g):
+    """What a hook on a tensor makes of its gradient: a tensor like it, or the gradient itself."""
+    result = hook(g)
+    if result is None:
+        return g
+    like = getattr(result, "shape_", None), getattr(result, "dtype", None)
+    if like != (g.shape_, g.dtype):
+        got = type(result).__name__ if like[0] is None else f"{like[1]} of shape {like[0]}"
+        error = TypeError if like[0] is None else ValueError
+        raise error(f"`hook` must return None or a gradient like its own, {g.dtype} of shape {g.shape_}, got {got}")
+    return result
+
+
 class TensorHooks:
     """What users hang on a tensor: hooks on its gradient, and after it was accumulated.
 
@@ -157,6 +173,8 @@ class Saved:
         value = self.value
         if self.unpack is not None:
             value = self.unpack(value)
+            if getattr(value, "shape_", None) is None:
+                raise TypeError(f"`unpack_hook` must return the tensor that was packed, got {type(value).__name__}")
         elif value.storage.version != self.version:
             raise ValueError(
                 f"a tensor of shape {value.shape_} that `{name}` saved for backward was changed in place since "

@@ -269,7 +269,7 @@ def write(x, source, name):
         )
     if source.tracked and source.node is None:
         source = view(source, source.shape_, source.strides_, 0, lambda g: g)  # so that x does not pass for the leaf
-    new = edge(source)
+    new, before = edge(source), (x.node, x.output)
     base = x.base
     if base is not None and base.dtype is not x.dtype and (base.tracked or source.tracked):
         raise NotImplementedError(
@@ -278,10 +278,24 @@ def write(x, source, name):
     if base is None:
         dispatch.copy_into(x, source)
         x.node, x.output, x.tracked = source.node, source.output, source.tracked
+        _keep_retained(x, *before)
         return
     dispatch.copy_into(x, source)
-    if not (base.tracked or source.tracked):
-        return
+    if base.tracked or source.tracked:
+        written(x, new, name)
+        _keep_retained(x, *before)
+
+
+def _keep_retained(x, node, output):
+    """After a write: whoever asked for the gradient of `x`, a result, means that of its new values."""
+    kept = None if node is None or node.retained is None else node.retained.pop(output, None)
+    if kept is not None and x.node is not None:
+        x.node.retained = {**(x.node.retained or {}), x.output: kept}
+
+
+def written(x, new, name):
+    """Give the base of a view `x` that was written to its place in the graph; `new` is the edge of what it got."""
+    base = x.base
     made = WrittenNode(name, (edge(base), new), ((base.shape_, base.dtype),))
     offset = (x.address - base.address) // base.dtype.itemsize
     made.base, made.part = (base.shape_, base.strides_), (x.shape_, x.strides_, offset)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..dtype import float32
-from .optimizer import Optimizer, check_not_negative, options, zeros
+from .optimizer import Optimizer, check_not_negative, options, real_pairs, zeros
 
 
 def _wide(x):
@@ -41,8 +41,9 @@ class _Counting(Optimizer):
                     own = self._state(group, p)
                     own["step"].fill_(own["step"].item() + 1.0)
                     scale = -factor if group["maximize"] else factor
-                    g = _wide(p.grad.detach())
-                    self._update(group, p.detach(), g if scale == 1.0 else g * scale, own)
+                    g = _wide(real_pairs(p.grad.detach()))
+                    pairs = own | {name: real_pairs(own[name]) for name in self.tensors}
+                    self._update(group, real_pairs(p.detach()), g if scale == 1.0 else g * scale, pairs)
 
 
 class NAdam(_Counting):

@@ -147,14 +147,17 @@ def called(lib, call, process, args, kwargs, weights):
     return out, [lib.zeros_like(x.detach()) if x.grad is None else x.grad for x in leaves]
 
 
-def walk(op, dtype):
-    """Of each sample of an entry (kind, why): "equal", "raised" or "wrong", the same of its gradient."""
-    call, traced = callable_of(op), dtype.is_floating_point and op.supports_autograd
+def walk(op, dtype, reference=False):
+    """Of each sample of an entry (kind, why): "equal", "raised" or "wrong", the same of its gradient.
+
+    With `reference`, of the larger and odder samples that PyTorch holds against NumPy, values alone.
+    """
+    call, traced = callable_of(op), dtype.is_floating_point and op.supports_autograd and not reference
     theirs = op.op
     if "masked" not in op.name:  # whose wrapper hides what no mask shows by private functions of PyTorch
         theirs = functools.partial(op.gradcheck_wrapper, theirs)
         call = functools.partial(rebound(op.gradcheck_wrapper), call)
-    for sample in op.sample_inputs("cpu", dtype, requires_grad=traced):
+    for sample in (op.reference_inputs if reference else op.sample_inputs)("cpu", dtype, requires_grad=traced):
         args, kwargs, weights = (sample.input, *sample.args), sample.kwargs, []
         random = op.name.split(".")[-1] in RANDOM or kwargs.get("dropout_p", 0) > 0
         process, own = sample.output_process_fn_grad, rebound(sample.output_process_fn_grad)
