@@ -47,8 +47,7 @@ class FunctionNode(Node):
         """What `save_for_backward` kept; ValueError if it was changed in place since, or released."""
         if self.freed:
             raise released(self.name)
-        values = self.saved if self.saved or not self._kept else self._kept  # within `forward`, what it has named
-        values = [v.get(self.name) if type(v) is Saved else v for v in values]
+        values = [v.get(self.name) if type(v) is Saved else v for v in self.saved]
         for level, batches in reversed(self._levels):
             values = [level.sample(v) if i in batches else v for i, v in enumerate(values)]
         return tuple(values)
