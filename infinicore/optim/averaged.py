@@ -82,7 +82,8 @@ class NAdam(_Counting):
             else:
                 g = g + value * decay
         now, after = (beta1 * (1.0 - 0.5 * 0.96 ** (t * group["momentum_decay"])) for t in (step, step + 1.0))
-        product = float(np.float32(own["mu_product"].item()) * np.float32(now))  # PyTorch keeps it in float32
+        number = np.float64 if own["mu_product"].dtype.itemsize == 8 else np.float32  # PyTorch's, unless it was loaded
+        product = float(number(own["mu_product"].item()) * number(now))
         own["mu_product"].fill_(product)
         mean, square = _wide(own["exp_avg"]), _wide(own["exp_avg_sq"])
         mean = mean + (g - mean) * (1.0 - beta1)
@@ -127,5 +128,8 @@ class ASGD(_Counting):
         p.copy_(value)
         mean = _wide(own["ax"])
         own["ax"].copy_(value if mu == 1.0 else mean + (value - mean) * mu)
-        own["eta"].fill_(lr / (1.0 + lambd * lr * step) ** group["alpha"])
-        own["mu"].fill_(1.0 / max(1.0, step - group["t0"]))
+        for name, number in (
+            ("eta", lr / (1.0 + lambd * lr * step) ** group["alpha"]),
+            ("mu", 1.0 / max(1.0, step - group["t0"])),
+        ):
+            own[name].fill_(float(np.float32(number)))  # in PyTorch they are float32, also of float64 parameters

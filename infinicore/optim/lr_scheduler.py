@@ -67,7 +67,7 @@ class MultiplicativeLR(LambdaLR):
 
     def get_lr(self):
         rates = self._rates()
-        if self.last_epoch == 0:
+        if self._is_initial:
             return rates
         return [rate * function(self.last_epoch) for function, rate in zip(self.lr_lambdas, rates)]
 

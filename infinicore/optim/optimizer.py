@@ -49,6 +49,8 @@ def options(arguments):
 def _betas(betas):
     if len(betas) != 2:
         raise ValueError(f"`betas` must be a pair of numbers, got {betas}")
+    if isinstance(betas[0], Tensor) != isinstance(betas[1], Tensor):
+        raise ValueError(f"`betas` must be two numbers or two tensors, got {betas}")
     for i, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"`betas[{i}]` must be at least 0 and below 1, got {beta}")
@@ -283,7 +285,8 @@ class Optimizer:
         if name == "step":
             return value.to(CPU, float32, copy=True).contiguous()
         target = self._state_dtype(p) if value.dtype.differentiable else value.dtype
-        target = target if value.dtype.is_complex else target.real
+        if p.dtype.is_complex and not value.dtype.is_complex:  # a number of its own, which PyTorch does not cast either
+            target = value.dtype
         return value.to(p.device, target, copy=True).contiguous()
 
     def _check_state(self, p, name, value):

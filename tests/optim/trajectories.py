@@ -21,7 +21,7 @@ class Pair:
     def draw(self, shape):
         """Normal numbers as an array, complex ones for complex parameters."""
         x = np.asarray(self.rng.standard_normal(shape))
-        return x + 1j * self.rng.standard_normal(shape) if self.dtype.startswith("complex") else x
+        return np.asarray(x + 1j * self.rng.standard_normal(shape)) if self.dtype.startswith("complex") else x
 
     def gradients(self, scale=1.0, rest=()):
         """New gradients for all parameters but those numbered in `rest`, which get None."""
