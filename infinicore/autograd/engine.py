@@ -216,7 +216,7 @@ class Backward:
         else:
             gradients = self.sums.get(target)
             if gradients is None or gradients[output] is None:
-                if target.name == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
+                if target.called == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
                     place = self._behind(target)
                     if place is None:
                         place = dispatch.empty(target.outputs[0][0], float32, None, target.wanted[0][3])
@@ -224,7 +224,7 @@ class Backward:
                 return None
             held, gradients[output] = gradients[output], None
             alone, gradients[output] = _exclusive(held, _VARIABLE), held
-            if not alone and not (target.name == "cast" and self.placed.get(id(target.edges[0][0])) is held):
+            if not alone and not (target.called == "cast" and self.placed.get(id(target.edges[0][0])) is held):
                 return None
         if not held.contiguous_ or id(held.storage) in self.seeds:
             return None
@@ -335,7 +335,7 @@ def _check_finite(made, results):
             place = next((f for f in reversed(made.where) if "infinicore" not in f.filename), made.where[-1])
             note = "\n".join(lines)
             error = ValueError(
-                f"the derivative of `{made.name}` gave NaN; it was called in {place.filename}, line {place.lineno}: "
+                f"the derivative of `{made.called}` gave NaN; it was called in {place.filename}, line {place.lineno}: "
                 f"{place.line}"
             )
             error.add_note("The call was made here:\n" + note)

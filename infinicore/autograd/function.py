@@ -20,6 +20,10 @@ class FunctionNode(Node):
         self.materialize, self._kept, self.input_count, self.freed = True, (), 0, False
         self._levels = []  # of `vmap`, the innermost first: (level, which of the saved tensors are batches of its)
 
+    def name(self):
+        """What PyTorch calls it: by the class."""
+        return f"{self.called}Backward"
+
     def save_for_backward(self, *tensors):
         """Keep tensors (or None) for `backward`, where `ctx.saved_tensors` has them."""
         for i, x in enumerate(tensors):
@@ -46,8 +50,8 @@ class FunctionNode(Node):
     def saved_tensors(self):
         """What `save_for_backward` kept; ValueError if it was changed in place since, or released."""
         if self.freed:
-            raise released(self.name)
-        values = [v.get(self.name) if type(v) is Saved else v for v in self.saved]
+            raise released(self.called)
+        values = [v.get(self.called) if type(v) is Saved else v for v in self.saved]
         for level, batches in reversed(self._levels):
             values = [level.sample(v) if i in batches else v for i, v in enumerate(values)]
         return tuple(values)
@@ -82,7 +86,7 @@ class FunctionNode(Node):
         for i, y in enumerate(values):
             if isinstance(y, TensorBase) and y.dtype.differentiable and not any(y is s for s in self._nothing):
                 if y.base is not None and any(y is d for d in self._dirty):
-                    written(y, (self, i), self.name)
+                    written(y, (self, i), self.called)
                 else:
                     attach(y, self, i)
         self.seal(values)
@@ -94,18 +98,18 @@ class FunctionNode(Node):
             root = x if x.base is None else x.base
             if root.tracked and root.node is None:
                 raise ValueError(
-                    f"`forward` of {self.name} changed a leaf of shape {x.shape_} in place, which requires grad: give "
-                    "it a copy"
+                    f"`forward` of {self.called} changed a leaf of shape {x.shape_} in place, which requires grad: "
+                    "give it a copy"
                 )
             if not any(x is y for y in values):
-                raise ValueError(f"`forward` of {self.name} must return the inputs that `mark_dirty` names")
+                raise ValueError(f"`forward` of {self.called} must return the inputs that `mark_dirty` names")
 
     def release(self):
         self.saved, self.freed = (), bool(self.saved)
 
     def backward(self, gradients, into):
         if self.freed:
-            raise released(self.name)
+            raise released(self.called)
         gradients = list(gradients)
         if self.materialize:
             from ..dispatch import empty
@@ -119,8 +123,8 @@ class FunctionNode(Node):
         results = results if isinstance(results, tuple) else (results,)
         if len(results) < self.input_count or any(g is not None for g in results[self.input_count :]):
             raise ValueError(
-                f"`backward` of {self.name} must return a gradient (or None) for each of the {self.input_count} inputs "
-                f"of `forward`, got {len(results)}"
+                f"`backward` of {self.called} must return a gradient (or None) for each of the {self.input_count} "
+                f"inputs of `forward`, got {len(results)}"
             )
         return [None if to is None else self._fitted(i, g) for i, (to, g) in enumerate(zip(self.edges, results))]
 
@@ -130,11 +134,11 @@ class FunctionNode(Node):
             return None
         shape, dtype = self.likes[i]
         if not isinstance(g, TensorBase):
-            raise TypeError(f"`backward` of {self.name} must return tensors or None, got {type(g).__name__} for {i}")
+            raise TypeError(f"`backward` of {self.called} must return tensors or None, got {type(g).__name__} for {i}")
         if g.shape_ != shape:
             missing = len(g.shape_) - len(shape)
             if missing < 0 or any(a != b and b != 1 for a, b in zip(g.shape_[missing:], shape)):
-                raise ValueError(f"`backward` of {self.name} gave shape {g.shape_} for input {i} of shape {shape}")
+                raise ValueError(f"`backward` of {self.called} gave shape {g.shape_} for input {i} of shape {shape}")
             g = functions.sum_to_size(g, shape)
         if g.dtype is dtype:
             return g
@@ -273,7 +277,7 @@ def once_differentiable(function):
         values = results if isinstance(results, tuple) else (results,)
         for y in values:
             if isinstance(y, TensorBase):
-                attach(y, Node(f"once_{ctx.name}", tuple(map(edge, tracked)), ((y.shape_, y.dtype),)))
+                attach(y, Node(f"once_{ctx.called}", tuple(map(edge, tracked)), ((y.shape_, y.dtype),)))
         return results
 
     return backward

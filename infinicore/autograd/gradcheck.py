@@ -54,7 +54,9 @@ def _analytic(function, inputs, wanted, nondet_tol=np.inf):
             found = [None] * len(wanted)
             if y.requires_grad:
                 found = gradients(y, wanted, seed, retain_graph=True, allow_unused=True)
-                if not i and _differs(found, gradients(y, wanted, seed, retain_graph=True, allow_unused=True), nondet_tol):
+                if not i and _differs(
+                    found, gradients(y, wanted, seed, retain_graph=True, allow_unused=True), nondet_tol
+                ):
                     return None
             for column, x, g in zip(columns, wanted, found):
                 column.append(_real(np.zeros(x.shape_, x.dtype.numpy) if g is None else to_numpy(g)).copy())

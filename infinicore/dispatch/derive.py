@@ -384,8 +384,8 @@ class ElementwiseNode(Node):
     def backward(self, gradients, into):
         saved = self.saved
         if saved is None:
-            raise released(self.name)
-        values = {k: v.get(self.name) if type(v) is Saved else v for k, v in saved.items()}
+            raise released(self.called)
+        values = {k: v.get(self.called) if type(v) is Saved else v for k, v in saved.items()}
         values["g"] = gradients[0]
         turned = gradients[0].dtype.kind == "c" and needs_conjugates(values)
         if turned:
@@ -504,8 +504,8 @@ class OpNode(Node):
     def backward(self, gradients, into):
         saved, need = self.saved, self.need
         if saved is None:
-            raise released(self.name)
-        values = {k: v.get(self.name) if type(v) is Saved else _get(v, self.name) for k, v in saved.items()}
+            raise released(self.called)
+        values = {k: v.get(self.called) if type(v) is Saved else _get(v, self.called) for k, v in saved.items()}
         values["g"], values["f"], values["need"] = gradients[0], functions, need.names
         values["create_graph"] = bool(core_launch.mode() & GRAD)
         if need.several:
@@ -528,7 +528,7 @@ class OpNode(Node):
                 g = g[position]
             # float32, where what the gradient goes to is wider than the input, stays so
             if g is not None and not (name in offered and g is offered[name]):
-                g = _checked(self.name, name, g, shape, dtype)
+                g = _checked(self.called, name, g, shape, dtype)
             results.append(g)
         return results
 

@@ -48,7 +48,9 @@ class _Launch:
         self.table = memoryview(self.mirror.host)
         for i, (p, columns) in enumerate(rows):
             begin = i * PARAMETER.WIDTH
-            self.mirror.host[begin : begin + PARAMETER.WIDTH] = PARAMETER(gradient=0, numel=p.numel_ * pairs, **columns)[0]
+            self.mirror.host[begin : begin + PARAMETER.WIDTH] = PARAMETER(
+                gradient=0, numel=p.numel_ * pairs, **columns
+            )[0]
             if columns["fresh"]:
                 self.fresh.append(i)
 
@@ -173,10 +175,10 @@ class Fused(Optimizer):
         for group, p in wanted:
             own = self.state.get(p, {})
             dtype = self._state_dtype(p)
-            start = lambda name: self._initial(group, name) * ((1 + 1j) if dtype.is_complex else 1)
+            both = (1 + 1j) if dtype.is_complex else 1  # parts of an element
             for name in self._slots(group):
                 if name is not None and own.get(name) is None:
-                    missing.setdefault((name, dtype, start(name), p.device), []).append(p)
+                    missing.setdefault((name, dtype, self._initial(group, name) * both, p.device), []).append(p)
             if self._has_master(p) and "master" not in own:
                 missing.setdefault(("master", float32, 0.0, p.device), []).append(p)
         for (name, dtype, value, _), params in missing.items():

@@ -60,7 +60,8 @@ class Gradients:
                 f"only floating-point and complex tensors can require gradients, got {self.dtype}: cast it first"
             )
         if not requires_grad and self.node is not None:
-            raise ValueError(f"`requires_grad` of a result of `{self.node.name}` cannot be turned off: use `.detach()`")
+            made = self.node.called
+            raise ValueError(f"`requires_grad` of a result of `{made}` cannot be turned off: use `.detach()`")
         self.tracked = bool(requires_grad)
         return self
 

@@ -16,7 +16,7 @@ from .trajectories import SHAPES, Pair, assert_close
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="PyTorch's table of optimizers needs expecttest")
-from torch.testing._internal.common_optimizers import optim_db  # noqa: E402
+from torch.testing._internal.common_optimizers import optim_db
 
 INFOS = {info.optim_cls.__name__: info for info in optim_db if hasattr(optim, info.optim_cls.__name__)}
 RTOL = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-12}
@@ -92,7 +92,9 @@ def ten_steps(name, kwargs, dtype, rtol):
     pair = Pair(torch, dtype, shapes)
     own = ours(kwargs)
     mine = getattr(optim, name)([{"params": pair.ours[:2]}, {"params": pair.ours[2:], "lr": 0.02}], **own)
-    theirs = getattr(torch.optim, name)([{"params": pair.theirs[:2]}, {"params": pair.theirs[2:], "lr": 0.02}], **kwargs)
+    theirs = getattr(torch.optim, name)(
+        [{"params": pair.theirs[:2]}, {"params": pair.theirs[2:], "lr": 0.02}], **kwargs
+    )
     seen = []
     for optimizer in (mine, theirs):
         optimizer.register_step_pre_hook(lambda *args: seen.append(len(args)))
