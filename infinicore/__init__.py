@@ -76,6 +76,7 @@ _NAMES = {
     "autograd": [
         "enable_grad",
         "inference_mode",
+        "is_anomaly_check_nan_enabled",
         "is_anomaly_enabled",
         "is_grad_enabled",
         "is_inference_mode_enabled",

@@ -42,7 +42,10 @@ def _cut(value, tracked):
 
 def _chosen(args, argnums):
     """What `argnums` names of the arguments: an argument, or a tuple of several."""
-    for number in (argnums,) if isinstance(argnums, int) else argnums:
+    numbers = (argnums,) if isinstance(argnums, int) else argnums
+    if len({n % max(1, len(args)) for n in numbers if type(n) is int}) < len(numbers):
+        raise ValueError(f"`argnums` must name each argument once, got {argnums}")
+    for number in numbers:
         if type(number) is not int or not -len(args) <= number < len(args):
             raise ValueError(f"`argnums` must name one of the {len(args)} arguments by its place, got {number!r}")
         if not tensors_in(args[number]):
@@ -114,9 +117,12 @@ def vjp(func, *primals, has_aux=False):
     with enable_grad():
         fresh, _ = variables(tuple(tensors_in(primals)), True)
         output, aux = _split(func(*replaced(primals, fresh)), has_aux, "vjp")
-    outputs = tensors_in(output)
+    _check_tensors(output, "vjp")
+    outputs, form = tensors_in(output), _form(output)
 
     def derivatives(cotangents):
+        if _form(cotangents) != form:
+            raise ValueError(f"`cotangents` must have the form of the outputs, {form}, got {_form(cotangents)}")
         weights = tensors_in(cotangents)
         if [x.shape_ for x in weights] != [x.shape_ for x in outputs]:
             raise ValueError(
@@ -132,12 +138,32 @@ def vjp(func, *primals, has_aux=False):
     return (shown, derivatives, _cut(aux, tracked)) if has_aux else (shown, derivatives)
 
 
+def _form(value):
+    """The form of nested tensors, in words that can be compared."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_form(x)}" for key, x in value.items()) + "}"
+    if isinstance(value, (tuple, list)):
+        parts = ", ".join(map(_form, value))
+        return f"[{parts}]" if isinstance(value, list) else f"({parts})"
+    return "*"
+
+
+def _check_tensors(output, name):
+    """Refuse a result that holds something else than tensors."""
+    if isinstance(output, (tuple, list, dict)):
+        for x in output.values() if isinstance(output, dict) else output:
+            _check_tensors(x, name)
+    elif not isinstance(output, TensorBase):
+        raise TypeError(f"the function of `{name}` must return tensors, got {type(output).__name__}")
+
+
 def _flat(func, like, name, has_aux=False):
     """`func` as one of tensors to a tuple of tensors, and a list that its last result is put into."""
     results = []
 
     def flat(*tensors):
         output, aux = _split(func(*replaced(like, tensors)), has_aux, name)
+        _check_tensors(output, name)
         results[:] = [output, aux]
         return tuple(tensors_in(output))
 
@@ -165,6 +191,8 @@ def jacrev(func, argnums=0, *, has_aux=False, chunk_size=None):
     In the form of the results, each in that of the arguments chosen; with `has_aux` (Jacobian, aux). One run of
     backward for each element of the results; `chunk_size` is PyTorch's and changes nothing.
     """
+    if chunk_size is not None and chunk_size <= 0:
+        raise ValueError(f"`chunk_size` must be at least 1, or None, got {chunk_size}")
 
     @functools.wraps(func)
     def transformed(*args, **kwargs):
@@ -187,7 +215,7 @@ def _nested(output, blocks):
 
 def jacfwd(func, argnums=0, has_aux=False, *, randomness="error", chunk_size=None):
     """The same as `jacrev`: derivatives go backwards here."""
-    return jacrev(func, argnums, has_aux=has_aux)
+    return jacrev(func, argnums, has_aux=has_aux, chunk_size=chunk_size)
 
 
 def hessian(func, argnums=0):

@@ -4,7 +4,13 @@ from ..lazy import lazily
 
 _WHERE = {
     ".core.node": ["Handle", "Node"],
-    "anomaly": ["detect_anomaly", "is_anomaly_enabled", "set_anomaly_enabled", "set_detect_anomaly"],
+    "anomaly": [
+        "detect_anomaly",
+        "is_anomaly_check_nan_enabled",
+        "is_anomaly_enabled",
+        "set_anomaly_enabled",
+        "set_detect_anomaly",
+    ],
     "checkpoint": ["checkpoint"],
     "function": ["Function"],
     "grad": ["backward", "grad"],
@@ -20,6 +26,6 @@ _WHERE = {
     "saved": ["saved_tensors_hooks"],
     "variable": ["Variable"],
 }
-_MODULES = ("functional",)
+_MODULES = ("functional", "grad_mode", "graph")
 __all__ = sorted([*_MODULES, *(name for names in _WHERE.values() for name in names)])
 __getattr__, __dir__ = lazily(__name__, _WHERE, _MODULES)

@@ -3,6 +3,7 @@
 from ..core.node import Handle as Handle
 from ..core.node import Node as Node
 from .anomaly import detect_anomaly as detect_anomaly
+from .anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
 from .anomaly import is_anomaly_enabled as is_anomaly_enabled
 from .anomaly import set_anomaly_enabled as set_anomaly_enabled
 from .anomaly import set_detect_anomaly as set_detect_anomaly
@@ -21,3 +22,5 @@ from .mode import set_grad_enabled as set_grad_enabled
 from .saved import saved_tensors_hooks as saved_tensors_hooks
 from .variable import Variable as Variable
 from . import functional as functional
+from . import grad_mode as grad_mode
+from . import graph as graph

@@ -4,24 +4,31 @@ from ..core.node import state
 
 
 class detect_anomaly:
-    """Inside, every node notes where it was made, and backward stops at the first NaN with the op, file and line."""
+    """Inside, every node notes where it was made, and backward stops at the first NaN with the op, file and line.
 
-    def __init__(self, mode=True):
-        self._mode = mode
+    With `check_nan=False` it does not stop.
+    """
+
+    _mode = True
+
+    def __init__(self, check_nan=True):
+        self._check = check_nan
 
     def __enter__(self):
-        self._before, state.trace = state.trace, self._mode
+        self._before = state.trace, state.check_nan
+        state.trace, state.check_nan = self._mode, self._check
         return self
 
     def __exit__(self, *error):
-        state.trace = self._before
+        state.trace, state.check_nan = self._before
 
 
 class set_detect_anomaly(detect_anomaly):
-    """`detect_anomaly(mode)` from now on; a `with` block puts back what was before."""
+    """`detect_anomaly` from now on, or with `mode=False` no longer; a `with` block puts back what was before."""
 
-    def __init__(self, mode=True):
-        super().__init__(mode)
+    def __init__(self, mode, check_nan=True):
+        super().__init__(check_nan)
+        self._mode = mode
         self.__enter__()
 
     def __enter__(self):
@@ -35,6 +42,11 @@ def is_anomaly_enabled():
     return bool(state.trace)
 
 
+def is_anomaly_check_nan_enabled():
+    """Whether backward looks for NaN, where nodes note where they were made."""
+    return state.check_nan
+
+
 def set_anomaly_enabled(mode, check_nan=True):
-    """`set_detect_anomaly`; a NaN is always looked for."""
-    set_detect_anomaly(mode)
+    """`set_detect_anomaly` as a plain function."""
+    set_detect_anomaly(mode, check_nan)

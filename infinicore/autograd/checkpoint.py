@@ -17,8 +17,8 @@ from .saved import saved_tensors_hooks
 class _Frame:
     """One checkpointed call: how to run it again, and what it saved when it did."""
 
-    def __init__(self, function, args, kwargs, preserve_random):
-        self.call = function, args, kwargs
+    def __init__(self, function, args, kwargs, preserve_random, context):
+        self.call, self.context = (function, args, kwargs), context
         self.random = random.get_rng_state() if preserve_random else None
         # autocast, say: the second run shall be as the first; a profiler sees it only if it looks at backward
         self.watchers = tuple(w for w in functions.watchers() if not w.in_backward)
@@ -55,21 +55,33 @@ class _Frame:
             with random.fork_rng() if self.random is not None else contextlib.nullcontext():
                 if self.random is not None:
                     random.set_rng_state(self.random)
-                with enable_grad(), saved_tensors_hooks(keep, kept.__getitem__):
+                with self.context, enable_grad(), saved_tensors_hooks(keep, kept.__getitem__):
                     function(*args, **kwargs)
         finally:
             for watcher in missing:
                 functions.unwatch(watcher)
 
 
-def checkpoint(function, *args, use_reentrant=False, preserve_rng_state=True, **kwargs):
+def checkpoint(
+    function,
+    *args,
+    use_reentrant=False,
+    context_fn=None,
+    determinism_check="default",
+    debug=False,
+    early_stop=True,
+    preserve_rng_state=True,
+    **kwargs,
+):
     """`function(*args, **kwargs)`, which keeps nothing for backward and runs again there: memory for time.
 
     The result and all gradients are bit for bit those without it, also with dropout inside (unless
-    `preserve_rng_state` is False). `use_reentrant` is accepted for PyTorch's sake; there is one way here.
+    `preserve_rng_state` is False). `context_fn` returns two contexts, of the first run and of the one in backward.
+    `use_reentrant`, `determinism_check`, `debug` and `early_stop` are PyTorch's and change nothing: there is one way.
     """
     if not launch.mode() & GRAD:
         return function(*args, **kwargs)
-    frame = _Frame(function, args, kwargs, preserve_rng_state)
-    with saved_tensors_hooks(frame.pack, frame.unpack):
+    first, again = (contextlib.nullcontext(), contextlib.nullcontext()) if context_fn is None else context_fn()
+    frame = _Frame(function, args, kwargs, preserve_rng_state, again)
+    with first, saved_tensors_hooks(frame.pack, frame.unpack):
         return function(*args, **kwargs)

@@ -108,9 +108,9 @@ class Backward:
                 if result is not None:
                     gradients = list(result) if isinstance(result, (tuple, list)) else [result]
         for output, reference in (made.retained or {}).items():
-            kept = reference()
-            if kept is not None and gradients[output] is not None:
-                kept.gradient = gradients[output]
+            kept, g = reference(), gradients[output]
+            if kept is not None and g is not None:
+                kept.gradient = g if kept.gradient is None else _F.add(kept.gradient, g)
         if self.inputs is not None:
             for output, g in enumerate(gradients):
                 if (id(made), output) in self.inputs:
@@ -126,7 +126,7 @@ class Backward:
             for hook in list(made.hooks.values()):
                 changed = hook(tuple(results), tuple(gradients))
                 results = results if changed is None else changed
-        if made.where is not None:
+        if made.where is not None and node.state.check_nan:
             _check_finite(made, results)
         if not self.retain:
             made.release()
@@ -216,7 +216,7 @@ class Backward:
         else:
             gradients = self.sums.get(target)
             if gradients is None or gradients[output] is None:
-                if target.name == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
+                if target.called == "cast" and target.outputs[0][1].itemsize == 2 and target.wanted[0][2] is float32:
                     place = self._behind(target)
                     if place is None:
                         place = dispatch.empty(target.outputs[0][0], float32, None, target.wanted[0][3])
@@ -224,7 +224,7 @@ class Backward:
                 return None
             held, gradients[output] = gradients[output], None
             alone, gradients[output] = _exclusive(held, _VARIABLE), held
-            if not alone and not (target.name == "cast" and self.placed.get(id(target.edges[0][0])) is held):
+            if not alone and not (target.called == "cast" and self.placed.get(id(target.edges[0][0])) is held):
                 return None
         if not held.contiguous_ or id(held.storage) in self.seeds:
             return None
@@ -281,8 +281,7 @@ class Backward:
         hooks = leaf.hooks
         if hooks is not None:
             for hook in list(hooks.gradient.values()):
-                result = hook(g)
-                g, owned = (g, False) if result is None else (result, False)
+                g, owned = node.hooked(hook, g), False
         if self.inputs is not None:
             held = self.captured.get((id(leaf), -1))
             self.captured[id(leaf), -1] = g if held is None else _F.add(held, g)
@@ -336,7 +335,7 @@ def _check_finite(made, results):
             place = next((f for f in reversed(made.where) if "infinicore" not in f.filename), made.where[-1])
             note = "\n".join(lines)
             error = ValueError(
-                f"the derivative of `{made.name}` gave NaN; it was called in {place.filename}, line {place.lineno}: "
+                f"the derivative of `{made.called}` gave NaN; it was called in {place.filename}, line {place.lineno}: "
                 f"{place.line}"
             )
             error.add_note("The call was made here:\n" + note)

@@ -89,6 +89,12 @@ def _ended(values, create_graph):
     return values if create_graph else tuple(x.detach() for x in values)
 
 
+def _check_graph(results, what, create_graph, strict):
+    """With `strict`, refuse results that are to be differentiated again and are constant."""
+    if strict and create_graph and not all(map(batching.tracked, results)):
+        raise ValueError(f"with `strict` and `create_graph`, the {what} must depend on each input, and it is constant")
+
+
 def _scalar(outputs):
     if len(outputs) != 1 or outputs[0].numel_ != 1:
         raise ValueError(f"`func` must return one tensor of one element, got shapes {[y.shape_ for y in outputs]}")
@@ -100,6 +106,7 @@ def vjp(func, inputs, v=None, create_graph=False, strict=False):
         inputs, form = variables(inputs, create_graph)
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         products = pulled(outputs, inputs, _weights(v, outputs, "outputs"), create_graph, strict)
+        _check_graph(products, "Jacobian", create_graph, strict)
     return out_form(_ended(outputs, create_graph)), form(_ended(products, create_graph))
 
 
@@ -113,7 +120,9 @@ def jvp(func, inputs, v=None, create_graph=False, strict=False):
         v = _weights(v, inputs, "inputs")
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         linear = tuple(_zeros(y).requires_grad_() for y in outputs)
-        products = pulled(pulled(outputs, inputs, linear, True, strict), linear, v, create_graph, False)
+        slopes = pulled(outputs, inputs, linear, True, strict)
+        products = pulled(slopes, linear, v, create_graph, False)
+        _check_graph(products, "Jacobian", create_graph, strict)
     return out_form(_ended(outputs, create_graph)), out_form(_ended(products, create_graph))
 
 
@@ -139,9 +148,13 @@ def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, st
     """The derivatives of all elements of all outputs: of shape output.shape + input.shape.
 
     For several outputs a tuple with an entry for each, of entries for each input. All elements of an output go through
-    one backward (as a batch), or one after the other where a rule cannot; `vectorize` and `strategy` are PyTorch's and
-    change nothing.
+    one backward (as a batch), or one after the other where a rule cannot; `vectorize`, which PyTorch does not have
+    beside `strict`, and `strategy` ("reverse-mode" or "forward-mode") change nothing.
     """
+    if strategy not in ("reverse-mode", "forward-mode"):
+        raise ValueError(f"`strategy` must be 'reverse-mode' or 'forward-mode', got {strategy!r}")
+    if strict and vectorize:
+        raise ValueError("`strict` and `vectorize` of `jacobian` exclude each other: leave one of them out")
     with enable_grad():
         inputs, form = variables(inputs, create_graph)
         outputs, out_form = _several(func(*inputs), "the result of `func`")
@@ -153,6 +166,7 @@ def jacobian(func, inputs, create_graph=False, strict=False, vectorize=False, st
                 rows = [pulled((e,), inputs, (ones(e),), create_graph, strict) for e in elements]
                 columns = zip(*rows) if rows else [[_zeros(x)[None][:0]] for x in inputs]
                 joined = [f.stack(c) if rows else c[0] for c in columns]
+            _check_graph(joined, "Jacobian", create_graph, strict)
             joined = tuple(f.reshape(c, (*y.shape_, *x.shape_)) for c, x in zip(joined, inputs))
             blocks.append(form(_ended(joined, create_graph)))
     return out_form(tuple(blocks))
@@ -167,7 +181,7 @@ def hessian(func, inputs, create_graph=False, strict=False, vectorize=False, out
         _scalar(outputs)
         return pulled(outputs, values, (ones(outputs[0]),), True, strict)
 
-    return form(tuple(map(form, jacobian(first, values, create_graph, strict))))
+    return form(tuple(map(form, jacobian(first, values, create_graph, strict, vectorize, outer_jacobian_strategy))))
 
 
 def vhp(func, inputs, v=None, create_graph=False, strict=False):
@@ -178,7 +192,9 @@ def vhp(func, inputs, v=None, create_graph=False, strict=False):
         outputs, out_form = _several(func(*inputs), "the result of `func`")
         _scalar(outputs)
         slopes = pulled(outputs, inputs, (ones(outputs[0]),), True, strict)
-        products = pulled(slopes, inputs, v, create_graph, False)
+        _check_graph(slopes, "Jacobian", True, strict)
+        products = pulled(slopes, inputs, v, create_graph, strict)
+        _check_graph(products, "Hessian", create_graph, strict)
     return out_form(_ended(outputs, create_graph)), form(_ended(products, create_graph))
 
 

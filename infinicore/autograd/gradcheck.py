@@ -1,5 +1,7 @@
 """Derivatives against finite differences in float64."""
 
+import warnings
+
 import numpy as np
 
 from .. import dispatch
@@ -23,20 +25,25 @@ def _real(array):
 
 def _numeric(function, inputs, x, eps):
     """The matrix [elements of x, elements of all results] of central differences."""
-    flat = _real(to_numpy(x))
+    values = to_numpy(x)  # the memory itself, however it lies
+    parts = (values.real, values.imag) if x.dtype.is_complex else (values,)
     rows = []
-    for i in range(flat.size):
-        before, sides = flat[i], []
-        for step in (eps, -eps):
-            flat[i] = before + step
-            sides.append(np.concatenate([_real(to_numpy(y)).copy() for y in _outputs(function, inputs)]))
-        flat[i] = before
-        rows.append((sides[0] - sides[1]) / (2 * eps))
-    return np.array(rows).reshape(flat.size, -1)
+    for i in np.ndindex(values.shape):
+        for part in parts:
+            before, sides = part[i], []
+            for step in (eps, -eps):
+                part[i] = before + step
+                sides.append(np.concatenate([_real(to_numpy(y)).copy() for y in _outputs(function, inputs)]))
+            part[i] = before
+            rows.append((sides[0] - sides[1]) / (2 * eps))
+    return np.array(rows).reshape(len(parts) * values.size, -1)
 
 
-def _analytic(function, inputs, wanted):
-    """The same matrices, for each of `wanted`, from backward: one run for each element of the results."""
+def _analytic(function, inputs, wanted, nondet_tol=np.inf):
+    """The same matrices, for each of `wanted`, from backward: one run for each element of the results.
+
+    None if a second run for the first element of a result is off by more than `nondet_tol`.
+    """
     results = _outputs(function, inputs)
     columns = [[] for _ in wanted]
     for y in results:
@@ -47,28 +54,83 @@ def _analytic(function, inputs, wanted):
             found = [None] * len(wanted)
             if y.requires_grad:
                 found = gradients(y, wanted, seed, retain_graph=True, allow_unused=True)
+                if not i and _differs(
+                    found, gradients(y, wanted, seed, retain_graph=True, allow_unused=True), nondet_tol
+                ):
+                    return None
             for column, x, g in zip(columns, wanted, found):
                 column.append(_real(np.zeros(x.shape_, x.dtype.numpy) if g is None else to_numpy(g)).copy())
     return [np.array(column).reshape(-1, _real(to_numpy(x)).size).T for column, x in zip(columns, wanted)]
 
 
-def gradcheck(function, inputs, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=True):
-    """Whether the derivatives of `function(*inputs)` agree with central differences of width `eps`.
+def _differs(one, two, limit):
+    """Whether two runs of backward gave gradients that are more than `limit` apart."""
+    pairs = [(to_numpy(a), to_numpy(b)) for a, b in zip(one, two) if a is not None]
+    return any(np.abs(a - b).max(initial=0) > limit for a, b in pairs)
 
-    Inputs that require grad must be float64 or complex128 and contiguous; complex numbers count as pairs of real ones.
-    Raises ValueError with both matrices where they differ by more than `atol + rtol * |numeric|`, or returns False if
-    `raise_exception` is.
-    """
-    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
-    wanted = [x for x in inputs if isinstance(x, TensorBase) and x.requires_grad]
+
+def _batched(function, inputs, wanted):
+    """Whether gradients of two samples at once are those of one after the other."""
+    for y in _outputs(function, inputs):
+        if y.requires_grad:
+            seeds = dispatch.from_array(np.random.default_rng(0).standard_normal((2, *y.shape_)).astype(y.dtype.numpy))
+            options = {"retain_graph": True, "allow_unused": True}
+            both = gradients(y, wanted, seeds, is_grads_batched=True, **options)
+            for i in range(2):
+                one = gradients(y, wanted, seeds[i], **options)
+                if _differs(one, [None if g is None else g[i] for g in both], 1e-10):
+                    return False
+    return True
+
+
+def _check_inputs(wanted):
+    """Refuse, or warn of, inputs whose differences say nothing."""
     if not wanted:
         raise ValueError("`inputs` of gradcheck must hold a tensor that requires grad")
     for x in wanted:
-        if x.dtype.name not in ("float64", "complex128") or not x.is_contiguous():
-            raise ValueError(
-                f"`inputs` of gradcheck must be contiguous float64 or complex128, got {x.dtype} of strides {x.strides}"
-            )
-    for i, (x, analytic) in enumerate(zip(wanted, _analytic(function, inputs, wanted))):
+        if any(step == 0 and size > 1 for size, step in zip(x.shape_, x.strides_)):
+            raise ValueError(f"`inputs` of gradcheck must show no element twice, got strides {x.strides_}")
+        if x.dtype.name not in ("float64", "complex128"):
+            warnings.warn(f"`inputs` of gradcheck should be float64 or complex128, got {x.dtype}", stacklevel=3)
+
+
+def gradcheck(
+    function,
+    inputs,
+    *,
+    eps=1e-6,
+    atol=1e-5,
+    rtol=1e-3,
+    raise_exception=True,
+    nondet_tol=0.0,
+    check_undefined_grad=True,
+    check_grad_dtypes=False,
+    check_batched_grad=False,
+    check_batched_forward_grad=False,
+    check_forward_ad=False,
+    check_backward_ad=True,
+    fast_mode=False,
+    masked=None,
+):
+    """Whether the derivatives of `function(*inputs)` agree with central differences of width `eps`.
+
+    Inputs that require grad should be float64 or complex128; complex numbers count as pairs of real ones. Raises
+    ValueError with both matrices where they differ by more than `atol + rtol * |numeric|`, or where a second run of
+    backward differs by more than `nondet_tol`, or returns False if `raise_exception` is. `check_batched_grad` compares
+    gradients of a batch, too. There is no forward mode to check; the other options are PyTorch's and change nothing.
+    """
+    if check_forward_ad or check_batched_forward_grad or not check_backward_ad:
+        raise NotImplementedError("`check_forward_ad` of gradcheck must be False: there is no forward mode")
+    inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    wanted = [x for x in inputs if isinstance(x, TensorBase) and x.requires_grad]
+    _check_inputs(wanted)
+    matrices = _analytic(function, inputs, wanted, nondet_tol)
+    if matrices is None or (check_batched_grad and not _batched(function, inputs, wanted)):
+        if raise_exception:
+            runs = f"two runs of backward differ by more than {nondet_tol}"
+            raise ValueError(runs if matrices is None else "gradients of a batch are not those of its samples")
+        return False
+    for i, (x, analytic) in enumerate(zip(wanted, matrices)):
         numeric = _numeric(function, inputs, x, eps)
         if not np.allclose(analytic, numeric, atol=atol, rtol=rtol):
             if raise_exception:
@@ -81,8 +143,28 @@ def gradcheck(function, inputs, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_excepti
     return True
 
 
-def gradgradcheck(function, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, rtol=1e-3, raise_exception=True):
-    """`gradcheck` of the derivatives themselves, also with respect to the gradients that flow in."""
+def gradgradcheck(
+    function,
+    inputs,
+    grad_outputs=None,
+    *,
+    eps=1e-6,
+    atol=1e-5,
+    rtol=1e-3,
+    gen_non_contig_grad_outputs=False,
+    raise_exception=True,
+    nondet_tol=0.0,
+    check_undefined_grad=True,
+    check_grad_dtypes=False,
+    check_batched_grad=False,
+    check_fwd_over_rev=False,
+    check_rev_over_rev=True,
+    fast_mode=False,
+    masked=False,
+):
+    """`gradcheck` of the derivatives themselves, also with respect to the gradients that flow in, with its options."""
+    if check_fwd_over_rev or not check_rev_over_rev:
+        raise NotImplementedError("`check_fwd_over_rev` of gradgradcheck must be False: there is no forward mode")
     inputs = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     results = _outputs(function, inputs)
     if grad_outputs is None:
@@ -102,4 +184,13 @@ def gradgradcheck(function, inputs, grad_outputs=None, *, eps=1e-6, atol=1e-5, r
         return tuple(g for g in result if g is not None)
 
     values = (*inputs, *grad_outputs)
-    return gradcheck(first, values, eps=eps, atol=atol, rtol=rtol, raise_exception=raise_exception)
+    return gradcheck(
+        first,
+        values,
+        eps=eps,
+        atol=atol,
+        rtol=rtol,
+        raise_exception=raise_exception,
+        nondet_tol=nondet_tol,
+        check_batched_grad=check_batched_grad,
+    )

@@ -16,8 +16,37 @@ class saved_tensors_hooks:
         self._hooks = pack_hook, unpack_hook
 
     def __enter__(self):
+        if state.no_saving is not None:
+            raise ValueError(f"hooks on saved tensors are switched off: {state.no_saving}")
         state.saving.append(self._hooks)
         return self
 
     def __exit__(self, *error):
         state.saving.pop()
+
+
+class save_on_cpu(saved_tensors_hooks):
+    """Inside, what nodes keep for backward is copied to the host, and brought back when backward needs it.
+
+    `pin_memory` is PyTorch's and changes nothing.
+    """
+
+    def __init__(self, pin_memory=False, device_type="cuda"):
+        super().__init__(
+            lambda x: (x.device, x.to("cpu", copy=True)),
+            lambda packed: packed[1].to(packed[0]),
+        )
+
+
+class disable_saved_tensors_hooks:
+    """Inside, `saved_tensors_hooks` is a ValueError that says why."""
+
+    def __init__(self, error_message):
+        self._message = error_message
+
+    def __enter__(self):
+        self._before, state.no_saving = state.no_saving, self._message
+        return self
+
+    def __exit__(self, *error):
+        state.no_saving = self._before

@@ -31,15 +31,18 @@ class Notes:
 class _State(threading.local):
     """What a thread does besides computing.
 
-    `saving` holds hooks for saved tensors, `trace` says whether nodes note where they were made, `notes` are those of a
-    function that is being recorded, or None. `seed` is the storage of the 1 that backward last started from by itself,
+    `saving` holds hooks for saved tensors (`no_saving` why there may be none, or None), `trace` says whether nodes note
+    where they were made and `check_nan` whether backward stops at a NaN of theirs, `notes` are those of a function that
+    is being recorded, or None. `seed` is the storage of the 1 that backward last started from by itself,
     and its version then. `after` are functions that the backward pass now running calls when all else is done.
     """
 
     def __init__(self):
         self.after = []
+        self.check_nan = True
         self.notes = None
         self.seed = None, 0
+        self.no_saving = None
         self.saving = []  # (pack, unpack) pairs, the last one applies
         self.trace = False
 
@@ -57,20 +60,22 @@ def _stack():
 class Node:
     """One recorded call. `edges` say where the gradient of each input goes: (node, its output), (leaf, -1) or None.
 
-    `name` is that of the op, `outputs` the (shape, dtype) of each result. `backward(gradients, into)` turns the
+    `called` is the name of the op, `outputs` the (shape, dtype) of each result. `backward(gradients, into)` turns the
     gradients of the results (None where nothing flows) into those of the edges.
     """
 
-    __slots__ = ("__weakref__", "edges", "hooks", "name", "order", "outputs", "prehooks", "retained", "where")
+    __slots__ = ("__weakref__", "called", "edges", "hooks", "order", "outputs", "prehooks", "retained", "where")
 
-    def __init__(self, name, edges, outputs):
-        self.name, self.edges, self.outputs = name, edges, outputs
+    def __init__(self, called, edges, outputs):
+        self.called, self.edges, self.outputs = called, edges, outputs
         self.order = next(_order)
         self.prehooks = self.hooks = self.retained = None
         self.where = _stack() if state.trace else None
 
     def backward(self, gradients, into):
-        raise NotImplementedError(f"`{self.name}` has no derivative: compute it under `no_grad`, or detach its inputs")
+        raise NotImplementedError(
+            f"`{self.called}` has no derivative: compute it under `no_grad`, or detach its inputs"
+        )
 
     def current(self, x):
         """This node, or for a view whose base was written to since, one that comes from the base as it is now."""
@@ -81,8 +86,13 @@ class Node:
 
     @property
     def next_functions(self):
-        """The edges under PyTorch's name."""
-        return tuple((None, 0) if edge is None else (edge[0], max(edge[1], 0)) for edge in self.edges)
+        """The edges under PyTorch's name, as pairs of (node, its output); what leads to a leaf has it as `variable`."""
+        edges = ((None, 0) if to is None else to for to in self.edges)
+        return tuple((AccumulateGrad(to), 0) if output == -1 else (to, output) for to, output in edges)
+
+    def name(self):
+        """What PyTorch would call it."""
+        return "".join(part.capitalize() for part in self.called.split("_")) + "Backward0"
 
     def register_hook(self, hook):
         """Call `hook(grad_inputs, grad_outputs)` after this node ran; what it returns replaces grad_inputs."""
@@ -95,7 +105,30 @@ class Node:
         return Handle(self.prehooks, hook)
 
     def __repr__(self):
-        return f"<{''.join(part.capitalize() for part in self.name.split('_'))}Backward0>"
+        return f"<{self.name()}>"
+
+
+class AccumulateGrad:
+    """Where the gradient of a leaf, `variable`, goes, for those who walk a graph; two of one leaf are equal."""
+
+    __slots__ = ("variable",)
+    next_functions = ()
+
+    def __init__(self, variable):
+        self.variable = variable
+
+    def name(self):
+        """What PyTorch calls it."""
+        return "torch::autograd::AccumulateGrad"
+
+    def __eq__(self, other):
+        return isinstance(other, AccumulateGrad) and other.variable is self.variable
+
+    def __hash__(self):
+        return id(self.variable)
+
+    def __repr__(self):
+        return "<AccumulateGrad>"
 
 
 class Handle:
@@ -119,6 +152,19 @@ class Handle:
 
     def __exit__(self, *error):
         self.remove()
+
+
+def hooked(hook, g):
+    """What a hook on a tensor makes of its gradient: a tensor like it, or the gradient itself."""
+    result = hook(g)
+    if result is None:
+        return g
+    like = getattr(result, "shape_", None), getattr(result, "dtype", None)
+    if like != (g.shape_, g.dtype):
+        got = type(result).__name__ if like[0] is None else f"{like[1]} of shape {like[0]}"
+        error = TypeError if like[0] is None else ValueError
+        raise error(f"`hook` must return None or a gradient like its own, {g.dtype} of shape {g.shape_}, got {got}")
+    return result
 
 
 class TensorHooks:
@@ -157,6 +203,8 @@ class Saved:
         value = self.value
         if self.unpack is not None:
             value = self.unpack(value)
+            if getattr(value, "shape_", None) is None:
+                raise TypeError(f"`unpack_hook` must return the tensor that was packed, got {type(value).__name__}")
         elif value.storage.version != self.version:
             raise ValueError(
                 f"a tensor of shape {value.shape_} that `{name}` saved for backward was changed in place since "

@@ -192,6 +192,8 @@ class Level:
         if any(kwargs.get(name) is not None for name in op.outputs):
             raise NotImplementedError(f"`out` of `{op.name}` under `vmap`: leave it out, and return the result")
         results = []
+        if not self.size:
+            raise Unknown(f"`{op.name}` under `vmap` runs on one sample after the other, and there is none")
         for i in range(self.size):
             part = lambda x, i=i: self.shared(x) if (batch := self.batched(x)) is None else batch.select(0, i)
             results.append(run(*map_tensors(args, part), **map_tensors(kwargs, part)))

@@ -269,7 +269,7 @@ def write(x, source, name):
         )
     if source.tracked and source.node is None:
         source = view(source, source.shape_, source.strides_, 0, lambda g: g)  # so that x does not pass for the leaf
-    new = edge(source)
+    new, before = edge(source), (x.node, x.output)
     base = x.base
     if base is not None and base.dtype is not x.dtype and (base.tracked or source.tracked):
         raise NotImplementedError(
@@ -278,10 +278,24 @@ def write(x, source, name):
     if base is None:
         dispatch.copy_into(x, source)
         x.node, x.output, x.tracked = source.node, source.output, source.tracked
+        _keep_retained(x, *before)
         return
     dispatch.copy_into(x, source)
-    if not (base.tracked or source.tracked):
-        return
+    if base.tracked or source.tracked:
+        written(x, new, name)
+        _keep_retained(x, *before)
+
+
+def _keep_retained(x, node, output):
+    """After a write: whoever asked for the gradient of `x`, a result, means that of its new values."""
+    kept = None if node is None or node.retained is None else node.retained.pop(output, None)
+    if kept is not None and x.node is not None:
+        x.node.retained = {**(x.node.retained or {}), x.output: kept}
+
+
+def written(x, new, name):
+    """Give the base of a view `x` that was written to its place in the graph; `new` is the edge of what it got."""
+    base = x.base
     made = WrittenNode(name, (edge(base), new), ((base.shape_, base.dtype),))
     offset = (x.address - base.address) // base.dtype.itemsize
     made.base, made.part = (base.shape_, base.strides_), (x.shape_, x.strides_, offset)
@@ -370,8 +384,8 @@ class ElementwiseNode(Node):
     def backward(self, gradients, into):
         saved = self.saved
         if saved is None:
-            raise released(self.name)
-        values = {k: v.get(self.name) if type(v) is Saved else v for k, v in saved.items()}
+            raise released(self.called)
+        values = {k: v.get(self.called) if type(v) is Saved else v for k, v in saved.items()}
         values["g"] = gradients[0]
         turned = gradients[0].dtype.kind == "c" and needs_conjugates(values)
         if turned:
@@ -490,8 +504,8 @@ class OpNode(Node):
     def backward(self, gradients, into):
         saved, need = self.saved, self.need
         if saved is None:
-            raise released(self.name)
-        values = {k: v.get(self.name) if type(v) is Saved else _get(v, self.name) for k, v in saved.items()}
+            raise released(self.called)
+        values = {k: v.get(self.called) if type(v) is Saved else _get(v, self.called) for k, v in saved.items()}
         values["g"], values["f"], values["need"] = gradients[0], functions, need.names
         values["create_graph"] = bool(core_launch.mode() & GRAD)
         if need.several:
@@ -514,7 +528,7 @@ class OpNode(Node):
                 g = g[position]
             # float32, where what the gradient goes to is wider than the input, stays so
             if g is not None and not (name in offered and g is offered[name]):
-                g = _checked(self.name, name, g, shape, dtype)
+                g = _checked(self.called, name, g, shape, dtype)
             results.append(g)
         return results
 

@@ -34,7 +34,7 @@ class Parameter(_Owned):
 
     def __new__(cls, data=None, requires_grad=True):
         parameter = cls._of(data)
-        if requires_grad and parameter.dtype.kind not in "fc":
+        if requires_grad and not parameter.dtype.differentiable:
             raise ValueError(f"`requires_grad` must be False for a parameter of dtype {parameter.dtype}")
         parameter.requires_grad = bool(requires_grad)
         return parameter

@@ -16,7 +16,7 @@ class Adafactor(Optimizer):
     None is the resolution of the parameter's dtype. `foreach` is PyTorch's and changes nothing here.
     """
 
-    takes_grad_scale = True
+    takes_grad_scale, takes_complex = True, False
 
     def __init__(
         self,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..dtype import float32
-from .optimizer import Optimizer, check_not_negative, options, zeros
+from .optimizer import Optimizer, check_not_negative, options, real_pairs, zeros
 
 
 def _wide(x):
@@ -41,8 +41,9 @@ class _Counting(Optimizer):
                     own = self._state(group, p)
                     own["step"].fill_(own["step"].item() + 1.0)
                     scale = -factor if group["maximize"] else factor
-                    g = _wide(p.grad.detach())
-                    self._update(group, p.detach(), g if scale == 1.0 else g * scale, own)
+                    g = _wide(real_pairs(p.grad.detach()))
+                    pairs = own | {name: real_pairs(own[name]) for name in self.tensors}
+                    self._update(group, real_pairs(p.detach()), g if scale == 1.0 else g * scale, pairs)
 
 
 class NAdam(_Counting):
@@ -81,7 +82,8 @@ class NAdam(_Counting):
             else:
                 g = g + value * decay
         now, after = (beta1 * (1.0 - 0.5 * 0.96 ** (t * group["momentum_decay"])) for t in (step, step + 1.0))
-        product = float(np.float32(own["mu_product"].item()) * np.float32(now))  # PyTorch keeps it in float32
+        number = np.float64 if own["mu_product"].dtype.itemsize == 8 else np.float32  # PyTorch's, unless it was loaded
+        product = float(number(own["mu_product"].item()) * number(now))
         own["mu_product"].fill_(product)
         mean, square = _wide(own["exp_avg"]), _wide(own["exp_avg_sq"])
         mean = mean + (g - mean) * (1.0 - beta1)
@@ -126,5 +128,8 @@ class ASGD(_Counting):
         p.copy_(value)
         mean = _wide(own["ax"])
         own["ax"].copy_(value if mu == 1.0 else mean + (value - mean) * mu)
-        own["eta"].fill_(lr / (1.0 + lambd * lr * step) ** group["alpha"])
-        own["mu"].fill_(1.0 / max(1.0, step - group["t0"]))
+        for name, number in (
+            ("eta", lr / (1.0 + lambd * lr * step) ** group["alpha"]),
+            ("mu", 1.0 / max(1.0, step - group["t0"])),
+        ):
+            own[name].fill_(float(np.float32(number)))  # in PyTorch they are float32, also of float64 parameters

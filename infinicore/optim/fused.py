@@ -34,20 +34,23 @@ class _Launch:
     """The table of all parameters with the same dtypes on one device, and its launch; `numbers` are its groups'."""
 
     def __init__(self, kernel, dtypes, device, numbers, rows):
-        self.backend, types = device.backend, dict(zip("WCGS", [dtype.name for dtype in dtypes]))
+        self.backend, types = device.backend, dict(zip("WCGS", [dtype.real.name for dtype in dtypes]))
         self.kernel, self.gradients = self.backend.kernel(kernel, types), dtypes[2]
         self.numbers = numbers
         self.params = [p for p, _ in rows]
         self.addresses = [p.address for p in self.params]
         self.fresh = []  # rows whose first state has no value yet
         self.steps = None
-        padded = sum([-(-p.numel_ // ALIGN) * ALIGN for p in self.params])
+        pairs = 2 if dtypes[1].is_complex else 1  # real numbers of an element
+        padded = sum([-(-p.numel_ * pairs // ALIGN) * ALIGN for p in self.params])
         self.split = self.backend.split(kernel, -(-padded // UNIT), UNIT)
         self.mirror = mirror((len(rows) * PARAMETER.WIDTH,), int64, device)
         self.table = memoryview(self.mirror.host)
         for i, (p, columns) in enumerate(rows):
             begin = i * PARAMETER.WIDTH
-            self.mirror.host[begin : begin + PARAMETER.WIDTH] = PARAMETER(gradient=0, numel=p.numel_, **columns)[0]
+            self.mirror.host[begin : begin + PARAMETER.WIDTH] = PARAMETER(
+                gradient=0, numel=p.numel_ * pairs, **columns
+            )[0]
             if columns["fresh"]:
                 self.fresh.append(i)
 
@@ -172,9 +175,10 @@ class Fused(Optimizer):
         for group, p in wanted:
             own = self.state.get(p, {})
             dtype = self._state_dtype(p)
+            both = (1 + 1j) if dtype.is_complex else 1  # parts of an element
             for name in self._slots(group):
                 if name is not None and own.get(name) is None:
-                    missing.setdefault((name, dtype, self._initial(group, name), p.device), []).append(p)
+                    missing.setdefault((name, dtype, self._initial(group, name) * both, p.device), []).append(p)
             if self._has_master(p) and "master" not in own:
                 missing.setdefault(("master", float32, 0.0, p.device), []).append(p)
         for (name, dtype, value, _), params in missing.items():

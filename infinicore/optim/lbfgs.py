@@ -4,7 +4,7 @@ import math
 
 from ..autograd import enable_grad, no_grad
 from ..tensor.tensor import FUNCTIONS as ops
-from .optimizer import Optimizer, options, zeros
+from .optimizer import Optimizer, options, real_pairs, zeros
 
 
 def _dot(a, b):
@@ -135,14 +135,16 @@ class LBFGS(Optimizer):
     def _gradient(self):
         rows = []
         for p in self.param_groups[0]["params"]:
-            rows.append(zeros((p.numel_,), p.dtype) if p.grad is None else p.grad.detach().reshape(-1))
+            g = zeros(p.shape_, p.dtype) if p.grad is None else p.grad.detach()
+            rows.append(real_pairs(g).reshape(-1))
         return ops["cat"](rows)
 
     def _move(self, t, d):
         start = 0
         for p in self.param_groups[0]["params"]:
-            p.detach().add_(d[start : start + p.numel_].reshape(p.shape_) * t)
-            start += p.numel_
+            values = real_pairs(p.detach())
+            values.add_(d[start : start + values.numel_].reshape(values.shape_) * t)
+            start += values.numel_
 
     def step(self, closure):
         """Iterate; `closure` computes the loss and its gradients again, and its first result is returned."""

@@ -69,7 +69,7 @@ class MultiplicativeLR(LambdaLR):
 
     def get_lr(self):
         rates = self._rates()
-        if self.last_epoch == 0:
+        if self._is_initial:
             return rates
         return [rate * function(self.last_epoch) for function, rate in zip(self.lr_lambdas, rates)]
 
@@ -233,7 +233,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
             epoch = self.last_epoch + 1
             self.T_cur += 1
             if self.T_cur >= self.T_i:
-                self.T_cur -= self.T_i
+                self.T_cur %= self.T_i  # what is longer than a cycle, when resumed, is cut as PyTorch does
                 self.T_i *= self.T_mult
         else:
             if epoch < 0:

@@ -12,6 +12,7 @@ from ..device import CPU
 from ..dispatch import empty
 from ..dtype import float32
 from ..interop.numpy import from_numpy
+from ..tensor.tensor import FUNCTIONS as ops
 from ..tensor.tensor import Tensor
 
 _NO_OPTIONS = {"self", "params", "master_weights", "__class__"}
@@ -48,6 +49,8 @@ def options(arguments):
 def _betas(betas):
     if len(betas) != 2:
         raise ValueError(f"`betas` must be a pair of numbers, got {betas}")
+    if isinstance(betas[0], Tensor) != isinstance(betas[1], Tensor):
+        raise ValueError(f"`betas` must be two numbers or two tensors, got {betas}")
     for i, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"`betas[{i}]` must be at least 0 and below 1, got {beta}")
@@ -63,6 +66,7 @@ class Optimizer:
     """
 
     takes_grad_scale = False
+    takes_complex = True  # as pairs of real numbers, which is how PyTorch steps them
     elementwise = False  # whether a part of a parameter is updated as it would be within the whole
 
     def __init__(self, params, defaults):
@@ -119,8 +123,10 @@ class Optimizer:
         for p in params:
             if not isinstance(p, Tensor):
                 raise TypeError(f"`params` must hold tensors, got {type(p).__name__}")
-            if not p.dtype.is_floating_point:
+            if not p.dtype.differentiable:
                 raise TypeError(f"`params` must hold tensors of floats, got {p.dtype}")
+            if p.dtype.is_complex and not self.takes_complex:
+                raise TypeError(f"`params` of {type(self).__name__} must hold tensors of real numbers, got {p.dtype}")
             if getattr(p, "sharded", False) and not self.elementwise:
                 raise ValueError(
                     f"`params` holds shards of parameters, and {type(self).__name__} needs whole ones: use an "
@@ -278,7 +284,9 @@ class Optimizer:
         self._check_state(p, name, value)
         if name == "step":
             return value.to(CPU, float32, copy=True).contiguous()
-        target = self._state_dtype(p) if value.dtype.is_floating_point else value.dtype
+        target = self._state_dtype(p) if value.dtype.differentiable else value.dtype
+        if p.dtype.is_complex and not value.dtype.is_complex:  # a number of its own, which PyTorch does not cast either
+            target = value.dtype
         return value.to(p.device, target, copy=True).contiguous()
 
     def _check_state(self, p, name, value):
@@ -289,6 +297,11 @@ class Optimizer:
 
     def _state_dtype(self, p):
         return p.dtype
+
+
+def real_pairs(x):
+    """A complex tensor as its memory of real numbers, a view; any other as it is."""
+    return ops["view_as_real"](x) if x.dtype.is_complex else x
 
 
 def zeros(shape, dtype, value=0.0, device=CPU):

@@ -59,7 +59,7 @@ class LRScheduler:
                     f"`initial_lr` is missing in param_groups[{i}], needed to resume at `last_epoch` {last_epoch}: "
                     "load the optimizer's state first"
                 )
-        self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
+        self.base_lrs = [rate(group["initial_lr"]) for group in optimizer.param_groups]
         self.last_epoch = last_epoch
         self._begin()
 

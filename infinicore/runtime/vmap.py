@@ -18,6 +18,8 @@ def _dims(value, dim, name="in_dims"):
     if isinstance(value, (tuple, list, dict)):
         parts = list(value.values()) if isinstance(value, dict) else value
         if isinstance(dim, dict) and isinstance(value, dict):
+            if dim.keys() != value.keys():
+                raise ValueError(f"`{name}` of `vmap` must name {list(value)}, the keys of its dict, got {list(dim)}")
             dims = [dim[key] for key in value]
         elif isinstance(dim, (tuple, list)):
             dims = dim
@@ -109,10 +111,10 @@ def vmap(func, in_dims=0, out_dims=0, randomness="error", *, chunk_size=None):
         sizes = {_front(x, d).shape_[0] for x, d in zip(tensors, dims) if d is not None}
         if len(sizes) > 1:
             raise ValueError(f"`in_dims` of `vmap` name dims of different sizes: {sorted(sizes)}")
-        size = next(iter(sizes), 0)
-        if not size:
-            raise ValueError("`vmap` needs at least one sample along `in_dims`, got none")
-        if randomness == "different":
+        if not sizes:
+            raise ValueError("`in_dims` of `vmap` must name a dim of at least one tensor")
+        size = sizes.pop()
+        if randomness == "different" and size:
             return _each(func, args, dims, kwargs, out_dims, size)
         with no_draws(_DRAWS if randomness == "error" else None):
             if chunk_size is None or chunk_size >= size:

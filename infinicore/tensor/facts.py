@@ -11,12 +11,17 @@ class Facts:
     is_sparse = is_quantized = is_mps = is_xpu = is_meta = is_nested = False  # there are dense tensors alone
     is_sparse_csr = is_mkldnn = is_vulkan = is_xla = is_ipu = is_maia = is_mtia = False
     layout = strided
-    name, output_nr, volatile = None, 0, False  # as every tensor of PyTorch says
+    name, volatile = None, False  # as every tensor of PyTorch says
 
     @property
     def is_cpu(self):
         """Whether it lies on the CPU."""
         return self.device.type == "cpu"
+
+    @property
+    def output_nr(self):
+        """Which result of its node it is; 0 for a leaf."""
+        return self.output
 
     def is_nonzero(self):
         """Whether the one element is not 0."""

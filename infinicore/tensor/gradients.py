@@ -60,7 +60,8 @@ class Gradients:
                 f"only floating-point and complex tensors can require gradients, got {self.dtype}: cast it first"
             )
         if not requires_grad and self.node is not None:
-            raise ValueError(f"`requires_grad` of a result of `{self.node.name}` cannot be turned off: use `.detach()`")
+            made = self.node.called
+            raise ValueError(f"`requires_grad` of a result of `{made}` cannot be turned off: use `.detach()`")
         self.tracked = bool(requires_grad)
         return self
 
@@ -74,6 +75,8 @@ class Gradients:
         if value is not None:
             if not isinstance(value, TensorBase):
                 raise TypeError(f"`grad` must be a Tensor or None, got {type(value).__name__}")
+            if value is self:
+                raise ValueError("`grad` must be another tensor than the one whose gradient it is: use a clone")
             if value.shape_ != self.shape_:
                 raise ValueError(f"`grad` must have shape {self.shape_}, that of its tensor, got {value.shape_}")
             if value.device is not self.device:
@@ -116,7 +119,9 @@ class Gradients:
         return dispatch.batching.detached(self) if launch.mode() & WATCH else alias(self)
 
     def detach_(self):
-        """Take this tensor out of the graph; returns it."""
+        """Take this tensor out of the graph; returns it. A view, whose base stays in it, is refused."""
+        if self.base is not None and self.tracked:
+            raise ValueError("`detach_` needs a tensor that is no view of another one: use `.detach()`")
         self.node, self.output, self.tracked = None, 0, False
         return self
 
@@ -134,8 +139,7 @@ class Gradients:
 
         def pick(gradients):
             g = gradients[output]
-            result = None if g is None else hook(g)
-            return None if result is None else (*gradients[:output], result, *gradients[output + 1 :])
+            return None if g is None else (*gradients[:output], node.hooked(hook, g), *gradients[output + 1 :])
 
         return made.register_prehook(pick)
 

@@ -77,7 +77,9 @@ def _simplified(item, device):
     tensor = _as_tensor(item, device)
     if tensor.shape_ or tensor.dtype.kind not in "iub":
         return tensor
-    return bool(tensor) if _is_mask(tensor) else int(tensor)
+    if _is_mask(tensor):
+        return bool(tensor)
+    return tensor if tensor.device.backend.of_samples else int(tensor)  # under `vmap`, each sample has its own
 
 
 def advanced_index(x, index):

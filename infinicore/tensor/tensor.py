@@ -437,7 +437,7 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
 
     def __deepcopy__(self, memo):
         if self.node is not None:
-            raise ValueError(f"a result of `{self.node.name}` cannot be copied deeply: call `.detach()` on it first")
+            raise ValueError(f"a result of `{self.node.called}` cannot be copied deeply: call `.detach()` on it first")
         return self.detach().clone().requires_grad_(self.tracked)
 
     def debug(self, filename=None):

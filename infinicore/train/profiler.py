@@ -79,8 +79,8 @@ class _Watcher:
     def around_node(self, made, run, gradients, into):
         """Measure the derivative of one call."""
         path = self.profile.made.pop(made, self.paths[-1])
-        self.nodes.append((made.name, path))
-        frame = self.begin("node", made.name, made.name, path)
+        self.nodes.append((made.called, path))
+        frame = self.begin("node", made.called, made.called, path)
         try:
             return run(gradients, into)
         finally:

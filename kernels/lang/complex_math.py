@@ -61,19 +61,28 @@ def _of_cmath(name):
     return compute
 
 
-exp, log, sqrt, sin, cos, tan = map(_of_cmath, ("exp", "log", "sqrt", "sin", "cos", "tan"))
+_exp, log, sqrt, sin, cos, tan = map(_of_cmath, ("exp", "log", "sqrt", "sin", "cos", "tan"))
 sinh, cosh, tanh = map(_of_cmath, ("sinh", "cosh", "tanh"))
 asin, acos, atan, asinh, acosh, atanh = map(_of_cmath, ("asin", "acos", "atan", "asinh", "acosh", "atanh"))
 
 
 @jit.inline
+def exp(x):
+    """e^x; of a real number a real one, also where it is infinite, which times sin(0) would be NaN."""
+    z = C128(x)
+    return complex(math.exp(z.real), z.imag) if z.imag == 0.0 else _exp(z)
+
+
+@jit.inline
 def log2(x):
-    return log(x) * 1.4426950408889634
+    z = log(x)  # each part by itself: an infinite one times a complex number would make NaN of the other
+    return complex(z.real * 1.4426950408889634, z.imag * 1.4426950408889634)
 
 
 @jit.inline
 def log10(x):
-    return log(x) * 0.4342944819032518
+    z = log(x)
+    return complex(z.real * 0.4342944819032518, z.imag * 0.4342944819032518)
 
 
 @jit.inline

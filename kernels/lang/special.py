@@ -148,6 +148,7 @@ def _zeta(s, q):
         total = select(below, muladd(sign, rest, total), total)
         total = select(below & (s != vfloor(s)), NAN, total)
     total = select((q <= 0.0) & (q == vfloor(q)), INF, total)
+    total = select((s == INF) & (q > 0.0), select(q < 1.0, INF, select(q > 1.0, 0.0, 0.0 * q + 1.0)), total)
     return select(s == 1.0, INF, select((s < 1.0) | (s != s) | (q != q), NAN, total))
 
 

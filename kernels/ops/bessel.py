@@ -109,7 +109,7 @@ def _spherical_ref(x):
 @_two(ref=_spherical_ref)
 def spherical_bessel_j0(input):
     """The spherical Bessel function of the first kind of order 0: sin(x) / x, 1 at 0, and 0 at the infinities."""
-    far = m.abs(input) > 1e300
+    far = m.abs(input) == 1e999  # infinite
     near = m.abs(input) < 1e-18  # what is near 0 has no quotient of some devices
     return m.where(far, 0.0, m.where(near, 1.0, m.sin(input) / m.where(near, 1.0, input)))
 

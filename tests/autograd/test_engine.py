@@ -279,7 +279,7 @@ def test_node_hooks():
     y.grad_fn.register_hook(lambda inputs, outputs: (inputs[0] + 1,))
     y.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), np.full(3, 7.0))
-    assert y.grad_fn.next_functions[0][0] is x
+    assert y.grad_fn.next_functions[0][0].variable is x
 
 
 def test_saved_tensor_hooks():

@@ -188,3 +188,16 @@ def test_special_values():
         equal((x[2:4] / x[2:4]), values[2:4] / values[2:4])
         equal(x.isfinite(), np.isfinite(values))
     assert ic.sgn(ic.tensor([0j])).tolist() == [0j]
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_infinite_parts_stay_apart(dtype):
+    """A finite part is no NaN beside an infinite one, nor 0 beside an exponential that is infinite."""
+    x = ic.tensor([complex(np.inf, np.inf), complex(-np.inf, 1.0)], dtype=getattr(ic, dtype))
+    for op, base in ((ic.log2, 2.0), (ic.log10, 10.0)):
+        y = op(x).numpy()
+        np.testing.assert_array_equal(y.real, np.inf)
+        np.testing.assert_allclose(y.imag, np.array([np.pi / 4, np.pi]) / np.log(base), rtol=1e-6)
+    large = ic.tensor([complex(1e20, 0.0), complex(-1e20, 0.0)], dtype=getattr(ic, dtype))
+    assert ic.exp(large).tolist() == [complex(np.inf, 0.0), 0j]
+    assert ic.sigmoid(large).tolist() == [1 + 0j, 0j]

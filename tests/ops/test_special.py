@@ -77,6 +77,15 @@ def test_zeta_below_zero_and_polygamma():
         x.polygamma(-1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_limits_at_infinity(dtype):
+    """zeta of infinity is that of its first term, and sin(x) / x ends at 0, also where 1e300 is no number."""
+    q = ic.tensor([0.5, 1.0, 2.0, 1.5], dtype=getattr(ic, dtype))
+    assert ic.special.zeta(ic.full_like(q, np.inf), q).tolist() == [np.inf, 1.0, 0.0, 0.0]
+    ends = ic.tensor([np.inf, -np.inf, np.nan, 0.0], dtype=getattr(ic, dtype))
+    np.testing.assert_array_equal(ic.special.spherical_bessel_j0(ends).numpy(), [0.0, 0.0, np.nan, 1.0])
+
+
 def test_integers_become_float32():
     x = ic.tensor([1, 2, 3])
     for name in ("lgamma", "atan", "sinh", "erfc", "i0", "log2", "sinc", "logit"):

@@ -14,14 +14,19 @@ class Pair:
     def __init__(self, torch, dtype="float32", shapes=SHAPES, seed=0):
         self.torch, self.dtype = torch, dtype
         self.rng = np.random.default_rng(seed)
-        values = [self.rng.standard_normal(shape) for shape in shapes]
+        values = [self.draw(shape) for shape in shapes]
         self.theirs = [torch.tensor(v, dtype=getattr(torch, dtype), requires_grad=True) for v in values]
         self.ours = [ic.nn.Parameter(ic.from_numpy(v).to(ic.dtype(dtype))) for v in values]
+
+    def draw(self, shape):
+        """Normal numbers as an array, complex ones for complex parameters."""
+        x = np.asarray(self.rng.standard_normal(shape))
+        return np.asarray(x + 1j * self.rng.standard_normal(shape)) if self.dtype.startswith("complex") else x
 
     def gradients(self, scale=1.0, rest=()):
         """New gradients for all parameters but those numbered in `rest`, which get None."""
         for i, (a, b) in enumerate(zip(self.ours, self.theirs)):
-            g = self.rng.standard_normal(a.shape_) * scale
+            g = np.asarray(self.draw(a.shape_) * scale)
             a.grad = None if i in rest else ic.from_numpy(g).to(a.dtype)
             b.grad = None if i in rest else self.torch.tensor(g, dtype=b.dtype)
 
@@ -38,10 +43,12 @@ class Pair:
 
 
 def array(x):
-    """Float64 values of a tensor of either kind, or of a number."""
+    """Values in double precision of a tensor of either kind, or of a number."""
     if isinstance(x, ic.Tensor):
-        return x.detach().to(ic.float64).numpy()
-    return x.double().numpy() if hasattr(x, "double") else np.float64(x)
+        return x.detach().to(ic.complex128 if x.dtype.is_complex else ic.float64).numpy()
+    if hasattr(x, "double"):
+        return x.detach().resolve_conj().numpy().astype(np.complex128) if x.is_complex() else x.double().numpy()
+    return np.float64(x)
 
 
 def assert_close(ours, theirs, rtol):

@@ -7,15 +7,19 @@ from .loss import reduced
 
 
 def _classes(input, target, several):
-    """(input [N, C], target [N] or [N, C], whether there was a batch)."""
+    """(input [N, C], target [N] or [N, C], whether there was a batch); one score alone is one class."""
+    input = input if input.ndim else input.reshape(1)
+    if several and input.ndim == 1 and input.numel() == target.numel() == 1:
+        target = target.reshape(1)
     if input.ndim not in (1, 2) or not input.shape_[-1]:
         raise ValueError(f"`input` must be [N, C] or [C] with classes, got shape {input.shape_}")
     wanted = input.shape_ if several else input.shape_[:-1]
-    if target.shape_ != wanted and not (target.numel() == 1 and not several and input.ndim == 1):
+    if target.shape_ != wanted and not (target.numel() == 1 and not several and input.numel() == input.shape_[-1]):
         raise ValueError(f"`target` must have shape {wanted} for `input` of {input.shape_}, got {target.shape_}")
     if target.dtype.is_floating_point:
         raise TypeError(f"`target` must be class ids as integers, got {target.dtype}")
-    batch, x = input.ndim == 2, input.reshape(-1, input.shape_[-1])
+    batch = input.ndim == 2 if several else target.ndim == 1
+    x = input.reshape(-1, input.shape_[-1])
     target, count = target.to(infinicore.int64), x.shape_[1]
     least = -1 if several else 0
     if target.numel() and not (int(target.min()) >= least and int(target.max()) < count):
@@ -30,9 +34,9 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="me
     """
     if p not in (1, 2):
         raise ValueError(f"`p` must be 1 or 2, got {p}")
-    if weight is not None and weight.shape_ != input.shape_[-1:]:
-        raise ValueError(f"`weight` must have shape {input.shape_[-1:]}, one for each class, got {weight.shape_}")
     x, target, batch = _classes(input, target, several=False)
+    if weight is not None and weight.shape_ != x.shape_[1:]:
+        raise ValueError(f"`weight` must have shape {x.shape_[1:]}, one for each class, got {weight.shape_}")
     own = infinicore.gather(x, 1, target.unsqueeze(1))
     z = (margin - own + x).clamp(0.0)
     z = z * z if p == 2 else z
