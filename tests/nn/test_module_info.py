@@ -2,7 +2,8 @@
 
 Of every sample: `repr`, `state_dict` (names, order, dtypes, shapes), results, gradients of a weighted sum of them by
 inputs and parameters, buffers after the call; the same of inputs that are not contiguous, and of copies by `deepcopy`
-and `pickle`. Gradients of 16-bit floats, which PyTorch rounds at every step, by dtype and shape alone. Then the wrong calls of the table. Needs `expecttest`; `python -m pytest --long`: half an hour.
+and `pickle`. Gradients of 16-bit floats, which PyTorch rounds at every step, by dtype and shape alone. Then the wrong
+calls of the table. Needs `expecttest`; `python -m pytest --long`: half an hour.
 """
 
 import copy
