@@ -180,24 +180,23 @@ def refused(entry):
     """Of each call that PyTorch's table says is an error (kind, why): "refused" by us too, "raw" or "accepted"."""
     if entry.module_error_inputs_func is None:
         return
-    for training in (True, False):
-        for wrong in entry.module_error_inputs_func(entry, "cpu", torch.float32, False, training):
-            made, given = wrong.module_error_input.constructor_input, wrong.module_error_input.forward_input
-            said = f"{made.args} {made.kwargs} ({wrong.error_regex})"[:300].replace("\n", "")
-            construction = wrong.error_on.name == "CONSTRUCTION_ERROR"
-            at = "construction"
-            try:
-                module = getattr(ic.nn, title(entry))(*ours(made.args), **ours(made.kwargs)).train(training)
-                if not construction:
-                    at = "call"
-                    module(*ours(given.args), **ours(given.kwargs))
-            except (ValueError, TypeError, IndexError, NotImplementedError) as error:
-                early = at == "construction" and not construction
-                yield "early" if early else "refused", f"{error} | {said}"
-            except Exception as error:
-                yield "raw", f"{type(error).__name__}: {error} | {said}"
-            else:
-                yield "taken" if title(entry) in TAKEN else "accepted", said
+    for wrong in entry.module_error_inputs_func(entry, "cpu", torch.float32, False, True):
+        made, given = wrong.module_error_input.constructor_input, wrong.module_error_input.forward_input
+        said = f"{made.args} {made.kwargs} ({wrong.error_regex})"[:300].replace("\n", "")
+        construction = wrong.error_on.name == "CONSTRUCTION_ERROR"
+        at = "construction"
+        try:
+            module = getattr(ic.nn, title(entry))(*ours(made.args), **ours(made.kwargs))
+            if not construction:
+                at = "call"
+                module(*ours(given.args), **ours(given.kwargs))
+        except (ValueError, TypeError, IndexError, NotImplementedError) as error:
+            early = at == "construction" and not construction
+            yield "early" if early else "refused", f"{error} | {said}"
+        except Exception as error:
+            yield "raw", f"{type(error).__name__}: {error} | {said}"
+        else:
+            yield "taken" if title(entry) in TAKEN else "accepted", said
 
 
 def test_wrong_calls():
