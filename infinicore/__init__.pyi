@@ -161,6 +161,7 @@ def seed() -> Tensor: ...
 def set_rng_state(state: Any) -> Tensor: ...
 from .autograd import enable_grad as enable_grad
 from .autograd import inference_mode as inference_mode
+from .autograd import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
 from .autograd import is_anomaly_enabled as is_anomaly_enabled
 from .autograd import is_grad_enabled as is_grad_enabled
 from .autograd import is_inference_mode_enabled as is_inference_mode_enabled
