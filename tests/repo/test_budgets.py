@@ -42,7 +42,8 @@ def test_jit_policy_is_in_one_file(root):
             if isinstance(node, ast.Call | ast.Attribute | ast.Name):
                 name = _dotted(node)
                 parts = name.split(".")
-                if parts[-1] in RAW_JIT and ((bare and len(parts) == 1) or parts[-2] in ("numba", "nb", "cuda")) and name != "jit":
+                of_numba = bare if len(parts) == 1 else parts[-2] in ("numba", "nb", "cuda")
+                if parts[-1] in RAW_JIT and of_numba and name != "jit":
                     found.append(f"{path.relative_to(root)}:{node.lineno} {name}")
             for decorator in getattr(node, "decorator_list", ()):
                 if _dotted(decorator) == "jit":
