@@ -145,12 +145,12 @@ class SWALR(LRScheduler):
             raise ValueError(f"`anneal_epochs` must be an integer of 0 or more, got {anneal_epochs!r}")
         for group, value in zip(optimizer.param_groups, per_group("swa_lr", optimizer, swa_lr)):
             group["swa_lr"] = value
-        self.anneal_epochs, self.anneal_strategy = anneal_epochs, anneal_strategy
+        self.anneal_epochs, self._anneal_strategy = anneal_epochs, anneal_strategy
         super().__init__(optimizer, last_epoch)
 
     def _share(self, step):
         """How much of the rate at `step` is `swa_lr`."""
-        return _ANNEAL[self.anneal_strategy](max(0.0, min(1.0, step / max(1, self.anneal_epochs))))
+        return _ANNEAL[self._anneal_strategy](max(0.0, min(1.0, step / max(1, self.anneal_epochs))))
 
     def get_lr(self):
         step = self._step_count - 1 if self.anneal_epochs else max(1, self._step_count - 1)

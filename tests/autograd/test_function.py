@@ -111,8 +111,8 @@ def test_gradcheck_finds_a_wrong_derivative():
     with pytest.raises(ValueError, match="is off by 1"):
         autograd.gradcheck(Wrong.apply, (leaf(2),))
     assert not autograd.gradcheck(Wrong.apply, (leaf(2),), raise_exception=False)
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match="is off by"):  # float32 is too coarse, as in PyTorch
-        autograd.gradcheck(lambda x: x * 2, (ic.ones(2).requires_grad_(),))
+    with pytest.warns(UserWarning, match="should be float64"):  # of float32, differences say little
+        assert not autograd.gradcheck(lambda x: x * 2, (ic.ones(2).requires_grad_(),), raise_exception=False)
 
 
 def _noisy(x, w):

@@ -308,13 +308,18 @@ def test_arguments():
         (lambda: ic.vmap(lambda a: a, randomness="some")(x), "`randomness` of `vmap` must be one of"),
         (lambda: ic.vmap(lambda a, b: a, in_dims=(0, 0))(x, 2.0), "for an argument that is no tensor"),
         (lambda: ic.vmap(lambda a, b: a)(x, ic.ones(4)), "dims of different sizes"),
+        (lambda: ic.vmap(lambda a: a, in_dims=None)(x), "must name a dim of at least one tensor"),
     ]:
         with pytest.raises((ValueError, IndexError), match=words):
             call()
-    assert ic.vmap(lambda a: a)(ic.zeros(0, 2)).shape == (0, 2)
     given = {"a": x, "b": [x[0], x[1]]}
     dims = ({"a": 1, "b": [None, 0]},)
     found = ic.vmap(
         lambda d: {"sum": d["a"].sum() + d["b"][0] * d["b"][1], "same": ic.ones(1)}, dims, {"sum": 1, "same": None}
     )(given)
     assert found["sum"].tolist() == [[3.0] * 3] * 3 and found["same"].shape == (1,)
+
+
+def test_no_samples():
+    """A batch of none has a result of none, as in PyTorch."""
+    assert ic.vmap(lambda a: (a * 2).sum())(ic.zeros(0, 2)).shape == (0,)

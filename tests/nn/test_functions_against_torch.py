@@ -78,6 +78,10 @@ case("embedding", ids(4, 3, 3), normal((4, 3)), scale_grad_by_freq=True, padding
 for p, weight in ((1, None), (2, uniform(0.5, 2, 4))):
     case("multi_margin_loss", normal((5, 4)), ids(4, 5), p=p, weight=weight, margin=0.7)
 case("multi_margin_loss", normal(4), np.array(2), reduction="sum")
+case("multi_margin_loss", normal(4), np.array([2]), reduction="none")
+case("multi_margin_loss", normal((1, 4)), np.array(2), reduction="none")
+case("multi_margin_loss", np.array(0.3), np.array(0), reduction="none")
+case("multilabel_margin_loss", np.array(0.3), np.array(0), reduction="none")
 labels = np.array([[2, 0, -1, 1], [-1, 3, 2, 0], [3, 1, 0, 2]])
 case("multilabel_margin_loss", normal((3, 4)), labels, reduction="none")
 case("multilabel_margin_loss", normal(4), labels[0])

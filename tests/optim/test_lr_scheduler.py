@@ -50,6 +50,11 @@ CASES = {
     "polynomial": one("PolynomialLR", total_iters=30, power=1.7),
     "cosine": one("CosineAnnealingLR", 17, eta_min=1e-3),
     "restarts": one("CosineAnnealingWarmRestarts", 5, T_mult=2, eta_min=1e-3),
+    "linear in a step": one("LinearLR", 0.5, 1.0, 1),
+    "linear to nothing": one("LinearLR", 1.0, 0.0, 7),
+    "cosine of a step": one("CosineAnnealingLR", 1),
+    "one cycle, all of it up": one("OneCycleLR", [1.0, 0.2], total_steps=60, pct_start=1.0),
+    "one cycle, all of it down": one("OneCycleLR", [1.0, 0.2], total_steps=60, pct_start=0.0),
     "even restarts": one("CosineAnnealingWarmRestarts", 8),
     "one cycle": one("OneCycleLR", max_lr=[0.3, 1.0], total_steps=60),
     "one cycle in three": one(
@@ -121,6 +126,48 @@ def test_resumed_from_its_state(make):
     for step in range(13, 30):
         two.step()
         assert two.get_last_lr() == rates[step]
+
+
+RESUMED = {
+    "step": ("StepLR", (3, 0.5)),
+    "multistep": ("MultiStepLR", ([2, 6, 9], 0.5)),
+    "exponential": ("ExponentialLR", (0.9,)),
+    "constant": ("ConstantLR", (0.2, 8)),
+    "linear": ("LinearLR", (0.2, 1.0, 8)),
+    "polynomial": ("PolynomialLR", (9, 2.0)),
+    "cosine": ("CosineAnnealingLR", (7,)),
+    "restarts": ("CosineAnnealingWarmRestarts", (3, 2)),
+    "lambda": ("LambdaLR", (lambda step: 0.9**step,)),
+    "multiplicative": ("MultiplicativeLR", (lambda step: 0.9,)),
+}
+
+
+@pytest.mark.parametrize("after", [5, 0])
+@pytest.mark.parametrize("name, arguments", RESUMED.values(), ids=RESUMED)
+@pytest.mark.filterwarnings("ignore")
+def test_resumed_by_last_epoch(name, arguments, after):
+    """A second scheduler goes on from the groups of the first after some steps, or from groups with initial rates."""
+    mine, other = optimizers("SGD")
+    for module, optimizer in ((ours, mine), (theirs, other)):
+        first = getattr(module, name)(optimizer, *arguments)
+        for _ in range(after):
+            first.step()
+    one = getattr(ours, name)(mine, *arguments, last_epoch=after or 4)
+    two = getattr(theirs, name)(other, *arguments, last_epoch=after or 4)
+    for _ in range(20):
+        same(mine, other)
+        one.step()
+        two.step()
+
+
+def test_initial_rates_are_numbers_of_their_own():
+    """A tensor that is both the rate and the initial one is filled at each step; schedules begin from its value."""
+    optimizer = optim.SGD([ic.nn.Parameter(ic.ones(2))], lr=ic.tensor(0.5))
+    optimizer.param_groups[0]["initial_lr"] = optimizer.param_groups[0]["lr"]
+    scheduler = ours.LambdaLR(optimizer, lambda step: 0.5**step, last_epoch=0)
+    for _ in range(2):
+        scheduler.step()
+    assert optimizer.param_groups[0]["lr"].item() == 0.5 * 0.5**3
 
 
 @pytest.mark.parametrize("name", ["step", "multistep", "exponential", "constant", "linear", "polynomial", "cosine"])

@@ -45,6 +45,16 @@ def test_beside_torch(how):
         np.testing.assert_allclose(got[name], value, rtol=2e-4, atol=2e-6, err_msg=name)
 
 
+def test_state_of_swalr_is_that_of_torch():
+    """The names of a state, so that what PyTorch saved is what goes on here."""
+    torch = pytest.importorskip("torch")
+    one = ic.optim.swa_utils.SWALR(ic.optim.SGD([ic.nn.Parameter(ic.ones(1))], lr=0.1), 0.05, anneal_strategy="linear")
+    other = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+    wanted = torch.optim.swa_utils.SWALR(other, 0.05, anneal_strategy="linear").state_dict()
+    assert set(wanted) - set(one.state_dict()) == {"_get_lr_called_within_step"}
+    assert one.state_dict()["_anneal_strategy"] == wanted["_anneal_strategy"] == "linear"
+
+
 def test_refused():
     swa = ic.optim.swa_utils
     opt = ic.optim.SGD(ic.nn.Linear(1, 1).parameters(), lr=0.1)
