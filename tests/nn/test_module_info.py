@@ -17,7 +17,7 @@ import infinicore as ic
 
 torch = pytest.importorskip("torch")
 
-from ..torch_tables import called, different, flat, ours
+from ..torch_tables import called, different, flat, ours, tables
 
 pytest.importorskip("expecttest", reason="PyTorch's table of modules needs expecttest")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]

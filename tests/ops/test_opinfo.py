@@ -17,7 +17,7 @@ import infinicore as ic
 
 torch = pytest.importorskip("torch")
 
-from ..torch_tables import called, different, flat, ours
+from ..torch_tables import called, different, flat, ours, tables
 
 pytest.importorskip("expecttest", reason="PyTorch's table of ops needs expecttest")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore")]
@@ -43,9 +43,7 @@ OTHER = {
 @functools.cache
 def table():
     """PyTorch's entries."""
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    return op_db
+    return tables("common_methods_invocations").op_db
 
 
 def title(op):

@@ -11,13 +11,13 @@ import pytest
 import infinicore as ic
 from infinicore import optim
 
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest", reason="PyTorch's table of optimizers needs expecttest")
+from ..torch_tables import tables
 from .test_state_dict import to_torch
 from .trajectories import SHAPES, Pair, assert_close
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("expecttest", reason="PyTorch's table of optimizers needs expecttest")
-from torch.testing._internal.common_optimizers import optim_db
-
+optim_db = tables("common_optimizers").optim_db
 INFOS = {info.optim_cls.__name__: info for info in optim_db if hasattr(optim, info.optim_cls.__name__)}
 RTOL = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-12}
 MATRICES = ((12, 8), (8, 12), (5, 5), (1, 7))
