@@ -44,9 +44,7 @@ RANDOM = ("FractionalMaxPool2d", "FractionalMaxPool3d")
 @functools.cache
 def table():
     """PyTorch's entries of which we have a module."""
-    from torch.testing._internal.common_modules import module_db
-
-    return [entry for entry in module_db if hasattr(ic.nn, title(entry))]
+    return [entry for entry in tables("common_modules").module_db if hasattr(ic.nn, title(entry))]
 
 
 def title(entry):
