@@ -24,15 +24,15 @@ _ALIKE = {name: name for name in OPS} | {"mean": "avg", "product": "prod", "add"
 
 
 def _also(**names):
-    """A function that takes PyTorch's keywords as well; None: one that changes nothing here."""
+    """A function that takes PyTorch's keywords as well: `_also(gather_list="output")`."""
 
     def of(function):
         @functools.wraps(function)
         def collective(*args, **kwargs):
-            for theirs in kwargs.keys() & names.keys():
-                value = kwargs.pop(theirs)
-                if names[theirs] is not None:
-                    kwargs[names[theirs]] = value
+            for theirs in kwargs.keys() & names.keys() if kwargs else ():
+                if names[theirs] in kwargs:
+                    raise TypeError(f"`{theirs}` is `{names[theirs]}`, which is given as well: give one of them")
+                kwargs[names[theirs]] = kwargs.pop(theirs)
             return function(*args, **kwargs)
 
         return collective
@@ -478,9 +478,8 @@ def all_to_all(output, input, group=None, async_op=False):
     return moves.go("all_to_all", (given[0].dtype.name,), async_op, output)
 
 
-@_also(device_ids=None)
-def barrier(group=None, async_op=False):
-    """Wait until every rank of the group has come here."""
+def barrier(group=None, async_op=False, device_ids=None):
+    """Wait until every rank of the group has come here. `device_ids` is PyTorch's and changes nothing."""
     group = world_group(group)
     if group.size == 1:
         return done(None) if async_op else None
@@ -490,7 +489,7 @@ def barrier(group=None, async_op=False):
     return _go(group, links, "barrier", (), lambda channel: links.barrier("barrier", channel), [], async_op, None)
 
 
-# ---- messages ----
+# ---- messages: those of two ranks keep their order, so PyTorch's `tag` changes nothing ----
 
 
 def _message(kind, tensor, peer, name, group, wait):
@@ -507,26 +506,22 @@ def _message(kind, tensor, peer, name, group, wait):
     return work if work is not None else done(tensor)
 
 
-@_also(tag=None)
-def send(tensor, dst, group=None):
+def send(tensor, dst, group=None, tag=0):
     """Send a tensor to rank `dst` of the group, which receives as many bytes. Small ones do not wait for it."""
     _message(SEND, tensor, dst, "dst", group, True)
 
 
-@_also(tag=None)
-def recv(tensor, src, group=None):
+def recv(tensor, src, group=None, tag=0):
     """Receive into a tensor what rank `src` of the group sends. Messages of two ranks keep their order."""
     return _message(RECEIVE, tensor, src, "src", group, True)
 
 
-@_also(tag=None)
-def isend(tensor, dst, group=None):
+def isend(tensor, dst, group=None, tag=0):
     """As `send`, in the background; its `Work`."""
     return _message(SEND, tensor, dst, "dst", group, False)
 
 
-@_also(tag=None)
-def irecv(tensor, src, group=None):
+def irecv(tensor, src, group=None, tag=0):
     """As `recv`, in the background; its `Work`. Of a tensor that is not contiguous, it waits."""
     return _message(RECEIVE, tensor, src, "src", group, False)
 

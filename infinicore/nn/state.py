@@ -7,6 +7,7 @@ from ..tensor.tensor import Tensor
 from .parameter import Parameter
 
 _EXTRA = "_extra_state"
+_LOSSY = {("f", "b"), ("f", "i"), ("f", "u"), ("c", "b"), ("c", "i"), ("c", "u"), ("c", "f")}  # (of the value, here)
 _ASSIGN = "assign_to_params_buffers"  # PyTorch's name in the metadata that a module's own loading gets
 
 
@@ -210,8 +211,8 @@ def _fitting(name, value, own, assign):
         value = value[0]
     if tuple(value.shape) != tuple(own.shape):
         return value, f"`state_dict[{name!r}]` has shape {tuple(value.shape)}, but the module's has {tuple(own.shape)}"
-    lossy = own.dtype.kind in "biu" if value.dtype.kind == "f" else value.dtype.kind == "c" != own.dtype.kind
-    if lossy and not assign:
+    kinds = value.dtype.kind, own.dtype.kind
+    if kinds in _LOSSY and not assign:
         return value, (
             f"`state_dict[{name!r}]` has dtype {value.dtype}, but the module's has {own.dtype}; "
             "convert one of them with `.to(dtype)`"

@@ -13,7 +13,7 @@ from infinicore import optim
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="PyTorch's table of optimizers needs expecttest")
-from ..torch_tables import tables
+from ..torch_tables import ours, tables
 from .test_state_dict import to_torch
 from .trajectories import SHAPES, Pair, assert_close
 
@@ -23,15 +23,6 @@ RTOL = {"float32": 2e-5, "float64": 1e-12, "complex64": 2e-5, "complex128": 1e-1
 MATRICES = ((12, 8), (8, 12), (5, 5), (1, 7))
 # Options of GPUs and of graphs, which change no step.
 OTHER_WAYS = ("capturable", "fused", "foreach")
-
-
-def ours(value):
-    """An argument as ours."""
-    if isinstance(value, torch.Tensor):
-        return ic.from_numpy(value.detach().numpy().copy())
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(ours, value))
-    return {k: ours(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 def compare(pair, mine, theirs, rtol):
