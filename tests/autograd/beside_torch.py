@@ -19,6 +19,12 @@ def X(lib, *shape, seed=0, g=True, dtype="float64"):
     return lib.tensor(values.tolist(), dtype=getattr(lib, dtype)).requires_grad_(g)
 
 
+def function_of(lib, forward, backward):
+    """A library's `Function` of two functions."""
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type("F", (lib.autograd.Function,), methods)
+
+
 def plain(value):
     """A result as numbers, shapes and names, which can be compared."""
     if hasattr(value, "detach"):

@@ -1,33 +1,17 @@
 """Functions with a derivative of the user's own: what they return."""
 
-from .beside_torch import X, case
+from .beside_torch import X, case, function_of
 
 
 @case
 def function_toofew(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            return x * y
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
+    F = function_of(lib, lambda ctx, x, y: x * y, lambda ctx, g: g)
     F.apply(X(lib, 3), X(lib, 3)).sum().backward()
 
 
 @case
 def function_toomany_none(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g, None, None
-
+    F = function_of(lib, lambda ctx, x: x * 2, lambda ctx, g: (g, None, None))
     x = X(lib, 3)
     F.apply(x).sum().backward()
     return x.grad
@@ -35,15 +19,7 @@ def function_toomany_none(lib):
 
 @case
 def function_badshape(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g[:2]
-
+    F = function_of(lib, lambda ctx, x: x * 2, lambda ctx, g: g[:2])
     x = X(lib, 3)
     F.apply(x).sum().backward()
     return x.grad
@@ -51,15 +27,7 @@ def function_badshape(lib):
 
 @case
 def function_broadcastable(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x, y):
-            return x + y
-
-        @staticmethod
-        def backward(ctx, g):
-            return g, g
-
+    F = function_of(lib, lambda ctx, x, y: x + y, lambda ctx, g: (g, g))
     x, y = X(lib, 2, 3), X(lib, 3)
     F.apply(x, y).sum().backward()
     return y.grad
@@ -67,15 +35,7 @@ def function_broadcastable(lib):
 
 @case
 def function_dtype(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return g.float()
-
+    F = function_of(lib, lambda ctx, x: x * 2, lambda ctx, g: g.float())
     x = X(lib, 3)
     F.apply(x).sum().backward()
     return x.grad
@@ -83,15 +43,7 @@ def function_dtype(lib):
 
 @case
 def function_notensor(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return 3.0
-
+    F = function_of(lib, lambda ctx, x: x * 2, lambda ctx, g: 3.0)
     x = X(lib, 3)
     F.apply(x).sum().backward()
     return x.grad
@@ -99,15 +51,7 @@ def function_notensor(lib):
 
 @case
 def function_none_back(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return None
-
+    F = function_of(lib, lambda ctx, x: x * 2, lambda ctx, g: None)
     x = X(lib, 3)
     F.apply(x).sum().backward()
     return x.grad
@@ -115,15 +59,7 @@ def function_none_back(lib):
 
 @case
 def function_ret_input(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x
-
-        @staticmethod
-        def backward(ctx, g):
-            return g * 5
-
+    F = function_of(lib, lambda ctx, x: x, lambda ctx, g: g * 5)
     x = X(lib, 3)
     y = F.apply(x)
     y.sum().backward()
@@ -132,15 +68,7 @@ def function_ret_input(lib):
 
 @case
 def function_ret_view(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view(3, 1)
-
-        @staticmethod
-        def backward(ctx, g):
-            return g.view(3) * 5
-
+    F = function_of(lib, lambda ctx, x: x.view(3, 1), lambda ctx, g: g.view(3) * 5)
     x = X(lib, 3)
     y = F.apply(x)
     y.sum().backward()
@@ -149,15 +77,7 @@ def function_ret_view(lib):
 
 @case
 def function_ret_view_inplace(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.view(3, 1)
-
-        @staticmethod
-        def backward(ctx, g):
-            return g.view(3) * 5
-
+    F = function_of(lib, lambda ctx, x: x.view(3, 1), lambda ctx, g: g.view(3) * 5)
     x = X(lib, 3) * 1
     y = F.apply(x)
     y.mul_(2)
@@ -166,15 +86,7 @@ def function_ret_view_inplace(lib):
 
 @case
 def function_ret_nontensor(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2, "s", None
-
-        @staticmethod
-        def backward(ctx, g, *o):
-            return g * len(o)
-
+    F = function_of(lib, lambda ctx, x: (x * 2, "s", None), lambda ctx, g, *o: g * len(o))
     x = X(lib, 3)
     y, s, n = F.apply(x)
     y.sum().backward()
@@ -183,44 +95,20 @@ def function_ret_nontensor(lib):
 
 @case
 def function_ret_onlystr(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return "s"
-
-        @staticmethod
-        def backward(ctx, g):
-            return g
-
+    F = function_of(lib, lambda ctx, x: "s", lambda ctx, g: g)
     return F.apply(X(lib, 3))
 
 
 @case
 def function_ret_list(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return [x * 2, x * 3]
-
-        @staticmethod
-        def backward(ctx, *g):
-            return sum(g)
-
+    F = function_of(lib, lambda ctx, x: [x * 2, x * 3], lambda ctx, *g: sum(g))
     r = F.apply(X(lib, 3))
     return r
 
 
 @case
 def function_int_out(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2, (x > 0).long()
-
-        @staticmethod
-        def backward(ctx, g, h):
-            return g + h.sum()
-
+    F = function_of(lib, lambda ctx, x: (x * 2, (x > 0).long()), lambda ctx, g, h: g + h.sum())
     x = X(lib, 3)
     y, i = F.apply(x)
     y.sum().backward()
@@ -317,15 +205,7 @@ def function_ctx_attr(lib):
 
 @case
 def function_nested_list(lib):
-    class F(lib.autograd.Function):
-        @staticmethod
-        def forward(ctx, xs):
-            return xs[0] * 2
-
-        @staticmethod
-        def backward(ctx, g):
-            return None
-
+    F = function_of(lib, lambda ctx, xs: xs[0] * 2, lambda ctx, g: None)
     return F.apply([X(lib, 3)])
 
 
