@@ -75,6 +75,8 @@ CONV_SUMS = Block("| images bands tiles chunk period:3 leap:3", after=VOLUMES)
 # Columns y of x: rows of taps `row_step` apart, those of images `image_step`, in which an image has a `span` of places;
 # `vectors` are those of a row.
 COLUMNS = Block(f"x y | images vectors span row_step image_step x_image {_WINDOW}")
+# `sums` are parts [images, kernel_h, splits, rows, channels, kernel_w]; dw is [rows, channels, kernel_h, kernel_w].
+BANDS = Block("sums dw | images splits rows channels kernel_h kernel_w")
 FOLDED = Block(f"x y | period_h period_w jump_h jump_w {_WINDOW}")
 BIAS = Block("y bias | channels length")
 

@@ -73,9 +73,9 @@ def compiled(name, source, arch, shape):
     if entry is None:
         with _lock:
             worker = _start_worker()
-            request = {"name": name, "source": source, "arch": arch, "path": str(path)}
-            request |= {"kind": shape.kind, "threads": shape.threads if shape.fixed else None, "blocks": shape.blocks}
-            request |= {"cluster": shape.cluster, "early": shape.early, "per": shape.per}
+            of_code = {key: getattr(shape, key) for key in ("kind", "blocks", "cluster", "early", "per", "inline")}
+            of_code["threads"] = shape.threads if shape.fixed else None
+            request = {"name": name, "source": source, "arch": arch, "path": str(path), "shape": of_code}
             worker.stdin.write(json.dumps(request) + "\n")
             worker.stdin.flush()
             line = worker.stdout.readline()

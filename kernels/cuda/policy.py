@@ -22,7 +22,8 @@ class Shape(NamedTuple):
     as many as should fit into a multiprocessor (0: as the compiler likes), and `resident` the most that are launched
     for each, which then go from item to item. `cluster` blocks run together and reach one another's shared memory; the
     number of items is a multiple of it. An `early` kernel waits by itself (`wait_for_others`) before it reads what
-    launches before it write. `share` items of a "grid" are worth a block.
+    launches before it write. `share` items of a "grid" are worth a block. `inline`: all its functions are one, whatever
+    their size (those of a "grid" always are), as where vectors of a hundred registers go from one to the other.
     """
 
     kind: str = "thread"
@@ -35,6 +36,7 @@ class Shape(NamedTuple):
     cluster: int = 1
     early: bool = False
     share: int = 1
+    inline: bool = False
 
 
 # Blocks of 128 threads were 1 to 3 % faster on one H200, and a fifth slower on another: there blocks began no faster
@@ -186,8 +188,13 @@ OWN = {
     "quant.rows.product": _ROW,
     "quant.expand.expand": Shape(threads=128),
     **{
-        f"gemm.fma.{dtype}_{rows}_{columns}": Shape(
-            "block", threads=threads, shared=stages * depth * (rows + columns + 8) * size, blocks=blocks, fixed=True
+        f"gemm.fma.{dtype}_{layout}_{rows}_{columns}": Shape(
+            "block",
+            threads=threads,
+            shared=size * max(stages * depth * (rows + columns + 8), rows * (columns + 4)),  # operands, then sums
+            blocks=blocks,
+            fixed=True,
+            inline=rows == 128,  # the others came out with fewer registers as functions
         )
         for dtype, size, rows, columns, depth, stages, threads, blocks in (
             ("float32", 4, 128, 128, 8, 4, 128, 2),
@@ -195,6 +202,7 @@ OWN = {
             ("float64", 8, 128, 128, 16, 3, 256, 1),
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )
+        for layout in ("nt", "nn", "tt", "tn")
     },
     "conv.direct.sums": Shape("block", threads=CONV_THREADS, fixed=True, resident=1 << 20),
     "conv.direct.each": Shape(threads=256),
@@ -206,7 +214,7 @@ OWN = {
         for places in (2, 4)
     },
     "conv.units.pack": Shape(threads=128),
-    **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold")},
+    **{f"conv.columns.{name}": Shape(threads=256) for name in ("columns", "fold", "join_bands")},
     "conv.columns.bias": _HEAD_ROW,
     **{
         f"conv.windows.{name}": Shape(threads=256)

@@ -129,12 +129,12 @@ def _front_end(kernel, block, arch):
     return found.library.llvm_strs
 
 
-def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, early=False, per=1):
+def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, cluster=1, early=False, per=1, inline=False):
     """(PTX, words of the parameters that it reads) of rendered source; the entry point is `entry_name(name)`.
 
     `threads` is the size of a block where the kernel counts on it, `blocks` how many should fit into a multiprocessor,
-    `cluster` how many run as a cluster, and `per` the items of a thread; `early` as in a `Shape`. 0 words: some are
-    read by places that are known only when it runs.
+    `cluster` how many run as a cluster, and `per` the items of a thread; `early` and `inline` as in a `Shape`. 0 words:
+    some are read by places that are known only when it runs.
     """
     import llvmlite.binding as llvm
 
@@ -157,7 +157,7 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         for function in module.functions:
             if not function.is_declaration and function.name != "kernel":
                 function.linkage = "internal"
-                if kind == "grid":  # whatever its size: products in flight may not cross a call
+                if inline or kind == "grid":  # whatever its size: products in flight may not cross a call
                     function.add_function_attribute("alwaysinline")
         for variable in module.global_variables:
             if variable.name.startswith("_ZN08NumbaEnv"):  # of exceptions, which kernels lack

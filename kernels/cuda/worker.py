@@ -18,8 +18,7 @@ def answer(request):
     path = Path(request["path"])
     with disk.turn(path):
         if disk.read(path) is None:  # another process may have been faster
-            shape = {key: request[key] for key in ("kind", "threads", "blocks", "cluster", "early", "per")}
-            ptx, words = target.compile_ptx(request["name"], request["source"], request["arch"], **shape)
+            ptx, words = target.compile_ptx(request["name"], request["source"], request["arch"], **request["shape"])
             disk.write(path, f"{words}", ptx.encode(), request["source"])
 
 

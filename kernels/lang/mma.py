@@ -15,7 +15,7 @@ from .ptx import F32, _statement, asm
 from .tiles import _vector
 from .vector import I32, Vector, call_llvm, literal_of
 
-F64 = ir.DoubleType()
+F64, I64 = ir.DoubleType(), ir.IntType(64)
 
 
 def _copy(nbytes, cache):
@@ -86,20 +86,77 @@ def load_shared(typingctx, at, T, width, count, step):
     return Vector(dtype, width_of * count_of)(at, T, width, count, step), codegen
 
 
-@intrinsic
-def outer_product(typingctx, sums, column, row):
-    """sums[i * n + j] + column[i] * row[j], each with one rounding, for vectors; `row` has n lanes."""
+@intrinsic(prefer_literal=True)
+def load_quads(typingctx, at, count, step, bits):
+    """`count` (a literal) times four float32, `step` bytes apart, from a global address on, as a vector.
+
+    Addresses are multiples of 16. Zeros where the bit number i of `bits` is not set: nothing is read there.
+    """
+    count_of = literal_of(count)
+    if count_of is None:
+        return None
 
     def codegen(context, builder, sig, args):
-        totals, left, right = (_lanes(builder, v) for v in args)
-        n = len(right)
-        found = [
-            call_llvm(builder, "llvm.fma", total.type, [left[i // n], right[i % n], total])
-            for i, total in enumerate(totals)
-        ]
+        at, step, bits = (context.cast(builder, args[i], sig.args[i], types.int64) for i in (0, 2, 3))
+        text = "{\n.reg .pred p;\nsetp.ne.b64 p, $5, 0;\n"
+        text += "".join(f"mov.f32 ${k}, 0f00000000;\n" for k in range(4))
+        text += "@p ld.global.v4.f32 {$0, $1, $2, $3}, [$4];\n}"
+        kind, found = ir.FunctionType(ir.LiteralStructType([F32] * 4), [I64, I64]), []
+        for i in range(count_of):
+            wanted = builder.and_(bits, ir.Constant(I64, 1 << i))
+            value = builder.call(ir.InlineAsm(kind, text, "=&f,=&f,=&f,=&f,l,l", side_effect=True), [at, wanted])
+            found += [builder.extract_value(value, k) for k in range(4)]
+            at = builder.add(at, step)
         return _vector(builder, found)
 
-    return sums(sums, column, row), codegen
+    return Vector(types.float32, 4 * count_of)(at, count, step, bits), codegen
+
+
+def shared_stores(width, offsets):
+    """A function (at, v) that stores `width` lanes of v in turn, so many bytes behind a shared address each."""
+
+    @intrinsic
+    def store_shared(typingctx, at, v):
+        def codegen(context, builder, sig, args):
+            at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+            lanes = _lanes(builder, args[1])
+            size, letter = v.dtype.bitwidth, "f" if v.dtype.bitwidth == 32 else "d"
+            registers = ", ".join(f"${k + 1}" for k in range(width))
+            values = f"{{{registers}}}" if width > 1 else registers
+            kind = ir.FunctionType(ir.VoidType(), [I32] + [lanes[0].type] * width)
+            constraints = ",".join(["r"] + [letter] * width + ["~{memory}"])
+            for i, offset in enumerate(offsets):
+                text = f"st.shared.{f'v{width}.' if width > 1 else ''}f{size} [$0+{offset}], {values};"
+                one = ir.InlineAsm(kind, text, constraints, side_effect=True)
+                builder.call(one, [at, *lanes[i * width : (i + 1) * width]])
+            return context.get_dummy_value()
+
+        return types.void(at, v), codegen
+
+    return store_shared
+
+
+@intrinsic(prefer_literal=True)
+def outer_product(typingctx, sums, column, row, turning):
+    """sums[i * n + j] + column[i] * row[j], each with one rounding, for vectors; `row` has n lanes.
+
+    `turning` (a literal): rows are multiplied from left to right and from right to left in turn, so that each product
+    shares an operand with the one before.
+    """
+    wanted = literal_of(turning)
+    if wanted is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        totals, left, right = (_lanes(builder, v) for v in args[:3])
+        found, n = [None] * len(totals), len(right)
+        for i, one in enumerate(left):
+            for j in reversed(range(n)) if wanted and i % 2 else range(n):
+                at = i * n + j
+                found[at] = call_llvm(builder, "llvm.fma", totals[at].type, [one, right[j], totals[at]])
+        return _vector(builder, found)
+
+    return sums(sums, column, row, turning), codegen
 
 
 @intrinsic

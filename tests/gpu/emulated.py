@@ -4,6 +4,7 @@ Products and copies, whose threads do, are NumPy's.
 """
 
 import ctypes
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +75,10 @@ def _product(p, a, b, c):
     to[...] = found + to if p.residual else found
 
 
+def _product_plan(p):
+    return Plan((_Step(p, ((0, "a", 0), (1, "b", 0), (2, "c", 0))),))
+
+
 def _copied(p, x, y):
     shape, to, of, item = p
     _view(y, f"u{item}", shape, to)[...] = _view(x, f"u{item}", shape, of)
@@ -85,7 +90,7 @@ def plan_of(monkeypatch, planner, problem):
         (direct, "thread", first), (direct, "threads", alone), (direct, "block_sum", _itself),
         (direct, "barrier", _nothing), (direct, "shared", stack), (conv, "THREADS", 1),
         (columns, "thread", first), (columns, "threads", alone),
-        (conv, "product", lambda p: Plan((_Step(p, ((0, "a", 0), (1, "b", 0), (2, "c", 0))),))),
+        (conv, "product", _product_plan), (conv, "parts_of", lambda p: (_product_plan(p), prod(p.a_shape[:-2]))),
         (conv, "_fits_units", lambda p, work: False),  # which are those of whole warps: `threads.py`
         (conv, "copy", lambda p: Plan((_Step(p, ((0, "x", 0), (1, "y", 0))),))),
     ):  # fmt: skip

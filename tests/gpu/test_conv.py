@@ -162,6 +162,8 @@ def float64_of(run, arrays, g):
 # images, channels, results, groups, size, window, steps, padding, gaps
 _WHOLE = {
     "odd": (2, 16, 24, 1, (17, 23), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "bands": (2, 16, 24, 1, (17, 12), (3, 3), (1, 1), (1, 1), (1, 1)),
+    "bands, gaps, steps along": (3, 6, 10, 1, (19, 15), (2, 3), (1, 2), (2, 1), (3, 1)),
     "odd channels, steps": (2, 9, 10, 1, (29, 17), (3, 2), (2, 1), (2, 1), (1, 1)),
     "few places": (3, 16, 24, 1, (7, 7), (3, 3), (1, 1), (1, 1), (1, 1)),
     "one element": (3, 16, 24, 1, (8, 16), (1, 1), (1, 1), (0, 0), (1, 1)),

@@ -6,7 +6,7 @@ The columns of an image are as many times larger than it as a window has taps, b
 
 from numba import types
 
-from ...blocks.cuda import BIAS, COLUMNS, FOLDED
+from ...blocks.cuda import BANDS, BIAS, COLUMNS, FOLDED
 from ...build import jit
 from ...lang.ptx import thread, threads
 from ...lang.simd import bitcast, fill, load, ptr, ramp, select, store, vpick, vstore_aligned
@@ -75,6 +75,28 @@ def columns(args, lo, hi, E, N):
                 inside = meets & within(left + b * gap_w, x_w)
                 vstore_aligned(y, 0, vpick(x, at + (a * gap_h * x_w + b * gap_w), inside))
                 y = y + row_step
+    return 0
+
+
+@jit.inline
+def join_bands(args, lo, hi, T):
+    """Elements [lo, hi) of the gradient of the weight: the sums of parts, which have a row of the window each."""
+    kernel_h, kernel_w, splits = load(args, BANDS.kernel_h), load(args, BANDS.kernel_w), load(args, BANDS.splits)
+    line = load(args, BANDS.channels) * kernel_w
+    size, sums = load(args, BANDS.rows) * line, ptr(load(args, BANDS.sums), T)
+    for index in range(lo, hi):
+        pair = ratio(index, kernel_w)
+        channel = ratio(pair, kernel_h)
+        row, a = ratio(channel, load(args, BANDS.channels)), pair - channel * kernel_h
+        place = row * line + (channel - row * load(args, BANDS.channels)) * kernel_w + index - pair * kernel_w
+        total = T(0)
+        for image in range(load(args, BANDS.images)):
+            part = sums + ((image * kernel_h + a) * splits * size + place)
+            for first in range(0, splits, 8):
+                for i in range(8):  # whose loads are on their way at once
+                    one = load(part, min(first + i, splits - 1) * size)
+                    total = total + one if first + i < splits else total
+        store(ptr(load(args, BANDS.dw), T), index, total)
     return 0
 
 

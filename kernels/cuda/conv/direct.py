@@ -129,7 +129,7 @@ def sums(args, lo, hi, T, A, M, N, VOLUME):
                 inside = inside & within(layer + over, D)
             places, plane, last = in_x + (shift + along), x + first * volume, min(inputs, first + stop - pair)
             for _ in range(first, last):
-                total = outer_product(total, vload_aligned(memory, at, M), vpick(plane, places, inside))
+                total = outer_product(total, vload_aligned(memory, at, M), vpick(plane, places, inside), False)
                 plane, at = plane + volume, at + M
             pair += last - first
             first = last

@@ -422,6 +422,21 @@ tn_256, tn_128, tn_64 = (_product(columns, 1, 1) for columns in (256, 128, 64))
 
 
 @jit.inline
+def _total(parts, start, step, splits, left, A):
+    """The sum of `splits` vectors, `step` apart, in their order; loads of 8 of them are on their way at once."""
+    value = fill(0, A, 4)
+    if left >= 4 and (address(parts + start) | address(parts + start + step)) & 15 == 0:
+        for first in range(0, splits, 8):
+            for i in range(8):
+                part = vload_aligned(parts, start + min(first + i, splits - 1) * step, 4)
+                value = value + part if first + i < splits else value
+    else:
+        for i in range(splits):
+            value = value + read(parts, start + i * step, left, value)
+    return value
+
+
+@jit.inline
 def join(args, lo, hi, T, R, A, ACT):
     """The sum of the parts of k, and the epilogue: four columns of a row of c."""
     columns, parts = load(args, JOIN.columns), ptr(load(args, JOIN.parts), A)
@@ -433,9 +448,7 @@ def join(args, lo, hi, T, R, A, ACT):
         left, splits = columns - column, load(args, JOIN.splits)
         matrix = row // load(args, JOIN.rows)
         start = ((matrix * splits - matrix) * load(args, JOIN.rows) + row) * columns + column
-        value = fill(0, A, 4)
-        for i in range(splits):
-            value = value + read(parts, start + i * load(args, JOIN.rows) * columns, left, value)
+        value = _total(parts, start, load(args, JOIN.rows) * columns, splits, left, A)
         factors = column_factors(load(args, JOIN.b_scales), load(args, JOIN.b_step), column, left, alpha, T)
         value = weighed(value, factors, factor_of_row(load(args, JOIN.a_scales), row * load(args, JOIN.a_step), T), R)
         value = value + bias_of(load(args, JOIN.bias), column, left, T, R, value)

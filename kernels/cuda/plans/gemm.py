@@ -24,7 +24,9 @@ ROWS, DEPTH = 128, 128  # of a tile of the matrix units: rows, and bytes of k at
 class _Tiles(NamedTuple):
     """Tiles of c that a kernel has: `blocks` for `rows` x `columns`; `resident` of them fit into a multiprocessor.
 
-    `step` is the time of a step of k then, in that of the widest tile on matrix units (0.56 us).
+    `step` is the time that a step of k of one of them takes of a multiprocessor with as many as fit, in that of the
+    widest tile on matrix units (0.56 us); `least` the time of a step where there are fewer, and `around` that of what
+    comes before and after the steps.
     """
 
     rows: int
@@ -32,6 +34,8 @@ class _Tiles(NamedTuple):
     step: float
     blocks: int = 1
     resident: int = 1
+    least: float = 0.0
+    around: float = 5.0
 
 
 UNITS = (_Tiles(2 * ROWS, 256, 1.0, 2), _Tiles(ROWS, 128, 0.56), _Tiles(ROWS, 64, 0.36))
@@ -44,16 +48,15 @@ FLOAT8_UNITS = (
 )
 FMA_DEPTH = 16  # of k: whole steps of all these kernels
 FMA = {
-    "float32": (_Tiles(128, 128, 5.2, resident=2), _Tiles(64, 64, 3.2, resident=4)),
-    "float64": (_Tiles(128, 128, 2.7), _Tiles(64, 64, 2.0, resident=3)),
+    "float32": (
+        _Tiles(128, 128, 2.45, resident=2, least=2.95, around=10.0),
+        _Tiles(64, 64, 0.76, resident=4, least=1.0),
+    ),
+    "float64": (_Tiles(128, 128, 2.7), _Tiles(64, 64, 0.67, resident=3, least=2.0)),
 }
-# Operands of float32 in rows of k are turned first where there are more rows or columns of the other one than that:
-# copied element by element, as they lie, two of 4096 x 4096 take 290 us longer, of which turning takes 70.
-TURNED = 1024
-AROUND = 5  # such times for what comes before and after the steps of a tile
-JOINED = 6  # and for a second launch, which joins parts of k
+JOINED = 6  # such times for a second launch, which joins parts of k
 JOINED_BYTES = 1 << 21  # of parts, which it takes as long as a step for
-MOST_SPLITS = 32
+MOST_SPLITS = 64
 FEW = ("bfloat16", "float16", "float32")
 MOST_FEW = 16  # rows or columns of c that are multiplied as the matrix comes from memory
 FEW_BAND = 16  # rows of the matrix for a block then, of 16-bit floats
@@ -141,30 +144,38 @@ def _dots(p, x, batch):
 
 def _on_fma(p, x, batch):
     """The plan of a product of float32 or float64."""
-    count, depth = prod(size for size, *_ in batch), FMA_DEPTH
-    tile, splits, steps = _tiling(FMA[p.dtype], depth, x.m, x.n, x.k, count)
-    launches, scratch, own, size = [], [], {}, 8 if p.dtype == "float64" else 4
-    for name, rows, others, stride in (("a", x.m, x.n, x.a_stride), ("b", x.n, x.m, x.b_stride)):
-        turned = getattr(x, f"{name}_k") == 1 != stride and others > TURNED and rows >= 8
-        if turned and p.dtype == "float32" and not batch:
-            step = -(-rows // 8) * 8
-            launches.append(_brought(name, Copy((x.k, rows), (step, 1), (1, stride), 4)))
-            scratch.append((f"{name}_rows", 4 * step * x.k))
-            own[name], x = (f"{name}_rows", 0), x._replace(**{f"{name}_stride": 1, f"{name}_k": step})
-    across, alone = -(-x.n // tile.columns), splits == 1
+    count = prod(size for size, *_ in batch)
+    one, splits = _tiles_on_fma(p, x, batch, False)
+    if splits == 1:
+        return Plan((one,))
+    nbytes = count * splits * x.m * x.n * (8 if p.dtype == "float64" else 4)
+    return Plan((one, _join(p, x, count, splits)), (("parts", nbytes),))
+
+
+def parts_of(problem):
+    """(the plan of products of float32 whose sum is asked for, how many parts of it they leave in "c")."""
+    x = problem.matrices()
+    batch = _merged(x.batch)
+    one, splits = _tiles_on_fma(problem, x, batch, True)
+    return Plan((one,)), splits * prod(size for size, *_ in batch)
+
+
+def _tiles_on_fma(p, x, batch, in_parts):
+    """(the launch over all tiles, parts of k): those, if there are some, go to "parts", or (`in_parts`) to "c"."""
+    count = prod(size for size, *_ in batch)
+    tile, splits, steps = _tiling(FMA[p.dtype], FMA_DEPTH, x.m, x.n, x.k, count)
+    layout = ("t" if x.a_stride == 1 != x.a_k else "n") + ("n" if x.b_stride == 1 != x.b_k else "t")
+    across, alone = -(-x.n // tile.columns), splits == 1 and not in_parts
     tiles = -(-x.m // tile.rows) * across
     types = {"T": p.dtype, "R": p.result, "ACT": p.activation} if alone else {"T": p.dtype, "R": p.dtype, "ACT": None}
-    launches.append(launch(
-        kernel(f"gemm.fma.{p.dtype}_{tile.rows}_{tile.columns}", **types), PRODUCT, tiles * splits * count, 1,
-        own | (_absent(p) if alone else _PARTS_ALONE),
-        rows=x.m, columns=x.n, k=x.k, a_stride=x.a_stride, a_k=x.a_k, b_k=x.b_k, b_stride=x.b_stride, across=across,
-        tiles=tiles, alpha=float_bits(p.alpha if alone else 1.0), splits=splits, part=steps * depth, ndim=len(batch),
-        dims=[d[i] for i in range(4) for d in batch],
-    ))  # fmt: skip
-    if not alone:
-        scratch.append(("parts", count * splits * x.m * x.n * size))
-        launches.append(_join(p, x, count, splits))
-    return Plan(tuple(launches), tuple(scratch))
+    at = _absent(p) if alone else _PARTS_ALONE | ({"c": ("c", 0)} if in_parts else {})
+    one = launch(
+        kernel(f"gemm.fma.{p.dtype}_{layout}_{tile.rows}_{tile.columns}", **types), PRODUCT, tiles * splits * count, 1,
+        at, rows=x.m, columns=x.n, k=x.k, a_stride=x.a_stride, a_k=x.a_k, b_k=x.b_k, b_stride=x.b_stride,
+        across=across, tiles=tiles, alpha=float_bits(p.alpha if alone else 1.0), splits=splits, part=steps * FMA_DEPTH,
+        ndim=len(batch), dims=[d[i] for i in range(4) for d in batch],
+    )  # fmt: skip
+    return one, splits
 
 
 def _join(p, x, count, splits):
@@ -277,7 +288,9 @@ def _tiling(kinds, depth, m, n, k, batch):
         for wanted in range(1, min(MOST_SPLITS, max(1, k // 256)) + 1):
             each = -(-steps // wanted)
             splits = -(-steps // each)
-            time = -(-tiles * splits // (most * kind.resident)) * (each * kind.step + AROUND)
+            turns, rest = divmod(-(-tiles * splits // most), kind.resident)  # of a multiprocessor
+            time = turns * (each * kind.resident * kind.step + kind.around)
+            time += each * max(kind.least, rest * kind.step) + kind.around if rest else 0
             if splits > 1:
                 time += JOINED + batch * m * n * 4 * splits / JOINED_BYTES
             found.append((time, splits, kind, each))
