@@ -5,6 +5,7 @@ it; so a second device is a second object, and nothing above this file asks whic
 """
 
 import ctypes
+import threading
 import time
 
 import numpy as np
@@ -20,6 +21,8 @@ __all__ = ["Backend", "Mirror", "raise_for"]
 
 LONG_ROW = 256  # elements, from which on a kernel of its own reads what is one number for a row
 KEPT = 8192  # plans of a backend; beyond, it starts afresh
+SPARE = 1 << 20  # bytes that a result may keep with its own: to copy it is one more thing to wait for
+_pieces = threading.local()  # backend -> a few bytes of `stage`
 
 
 class Backend:
@@ -72,6 +75,26 @@ class Backend:
         """Copy bytes from address `at` of this backend to host memory; they are there when it returns."""
         launch.deed()
         ctypes.memmove(to, at, nbytes)
+
+    def read_number(self, at, kind=ctypes.c_int64):
+        """The number of this ctypes kind at address `at`, through a few bytes that the thread keeps for it."""
+        piece = _pieces.__dict__.get(self)
+        if piece is None:
+            piece = _pieces.__dict__[self] = self.stage(8)
+        self.read(piece.address, at, ctypes.sizeof(kind))
+        return kind.from_address(piece.address).value
+
+    def first_rows(self, y, count):
+        """The first `count` rows of a new tensor.
+
+        Of another device's they are copied where they need less than half of its memory, and more than 1 MiB is kept.
+        """
+        rows = launch.view_tensor(y, (count, *y.shape_[1:]), y.strides_)
+        if self.shares_memory or 2 * count >= y.shape_[0] or y.storage.nbytes <= SPARE:
+            return rows
+        own = launch.new_tensor(rows.shape_, y.dtype, y.device)
+        self.copy(own.address, rows.address, rows.numel_ * y.dtype.itemsize, self)
+        return own
 
     def copy_later(self, to, at, nbytes):
         """Begin to copy from host memory of `stage` to address `to`: behind what the current stream has so far."""

@@ -181,8 +181,8 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     `recall`, what is kept for backward. `writes`: (number of an operand, by how much its version grows). `constants` are
     tensors to keep. `numbers`: how numbers of the call lie in memory, if the block points to them, or on GPUs has them;
     the key then has their types only. `counter`: where in the workspace (in bytes) the launches leave an int64: how many
-    rows the new results at the places `counted` have, or, without results, whether the call is true: each launch leaves
-    it there, and no launch follows one that left 0.
+    rows the new results at the places `counted` have (on another device, that of one result), or, without results, whether
+    the call is true: each launch leaves it there, and no launch follows one that left 0.
     """
     cdef Known known, last = None
     cdef Answer answer = Answer()
@@ -196,8 +196,8 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     if numbers and answer.backend is not None and not answer.backend.numbers_in_block:
         return  # the numbers lie in the memory of the host
     answer.counter = counter
-    if counter >= 0 and answer.backend is not None:
-        return  # it is read there
+    if counter >= 0 and answer.backend is not None and not (isinstance(results, TensorBase) and 0 in counted):
+        return
     if isinstance(results, TensorBase):
         answer.made = _made(results)
         answer.made.counted = 0 in counted
@@ -367,6 +367,9 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
         free(block)
     if failed:
         return None
+    if answer.counter >= 0 and answer.backend is not None:
+        t = _result(answer, answer.made, storage, storage.address, answer.made.shape[0])
+        return answer.backend.first_rows(t, answer.backend.read_number(scratch.address + answer.counter))
     if answer.counter >= 0:
         infinicore_deeds += 1
         if decides:

@@ -45,7 +45,8 @@ def remember(table, args, names, result, call, before, saved=None):
     deeds, versions = state_of(operands)
     writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
     reads = call.counter is not None
-    if deeds != before[0] + len(call.launched) + reads or (writes and ("out" in names or saved is not None)):
+    done = before[0] + len(call.launched) + reads + call.copies
+    if deeds != done or (writes and ("out" in names or saved is not None)):
         return
     if reads and (saved is not None or "out" in names or call.read_after != len(call.launched)):
         return
@@ -57,13 +58,14 @@ def remember(table, args, names, result, call, before, saved=None):
     for x in result if several else () if reads and isinstance(result, bool) else (result,):
         if not isinstance(x, TensorBase) or (several and len(result) < 2):
             return
+        x = call.counted.get(id(x), x)
         if x in owners:
             results.append(owners.of(x)[0])  # an operand that was changed in place
         elif id(x.storage) in owners.storages or not _is_dense(x, given="out" in names):
             return
         else:
             owners.enter(x, core_launch.RESULT - sum(isinstance(other, TensorBase) for other in results))
-            results.append(call.counted.get(id(x), x))
+            results.append(x)
     constants = _Owners()
     for x in call.constants:
         constants.enter(x, 0)

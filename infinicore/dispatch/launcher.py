@@ -12,14 +12,14 @@ class Launcher:
     errors). Tensors stand at the beginning of the block, or are named by `places`.
     """
 
-    __slots__ = ("constants", "counted", "counter", "device", "launched", "name", "read_after", "workspaces")
+    __slots__ = ("constants", "copies", "counted", "counter", "device", "launched", "name", "read_after", "workspaces")
 
     def __init__(self, name, device):
         self.name, self.device, self.launched = name, device, []
         self.workspaces = []  # memory whose contents only these launches make
         self.constants = []  # tensors of numbers, which calls of the same numbers share
         self.counter, self.read_after = None, 0  # what `read` has read, and behind how many launches
-        self.counted = {}  # id of a part that `rows` made -> the whole
+        self.counted, self.copies = {}, 0  # id of a part that `rows` made -> the whole; how many of them are copies
 
     @property
     def backend(self):
@@ -47,8 +47,10 @@ class Launcher:
         return counter.item()
 
     def rows(self, y, count):
-        """The first rows of a new tensor, as many as `read` has found."""
-        part = core_launch.view_tensor(y, (count, *y.shape_[1:]), y.strides_)
+        """The first rows of a new tensor, as many as `read` has found (`Backend.first_rows`)."""
+        before = core_launch.deeds()
+        part = self.device.backend.first_rows(y, count)
+        self.copies += core_launch.deeds() - before
         self.counted[id(part)] = y
         return part
 

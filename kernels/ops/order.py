@@ -14,13 +14,12 @@ from ..table.composite import composite
 from ..table.registry import ALL, FLOATS, INTEGERS, op
 from ._counted import CHUNK, FEW, counted
 from ._layout import UNSIGNED, check, check_dim, product
-from .copy import copy_into, row_major
+from .copy import row_major
 from .sort import one_of_rows, one_of_rows_backward
 from .special import wider
 
 NUMBERS = (*FLOATS, *INTEGERS)
 PAIR = ("values", "indices")
-KEPT = 1 << 20  # bytes that a result may keep with its own: to copy it is one launch more, for which the GPU has waited
 
 
 def numbers(f, count, like):
@@ -383,17 +382,11 @@ def runs(call, input, inverse: bool = False, lengths: bool = False):
 def _first_of_runs(call, x):
     """The same, without anything of the runs, where the host waits for a number longer than a row takes to be read.
 
-    The result has room for all, and is copied where it needs less than half of that and keeps more than 1 MiB.
+    The result has room for all.
     """
     y, count = call.out(x.shape_, x.dtype), call.empty((1,), "int64")
     call.run(FirstOfRuns(x.dtype.name, x.numel_), x=x, y=y, count=count)
-    number = call.read(count)
-    found = call.rows(y, number)
-    if 2 * number >= x.numel_ or x.numel_ * x.dtype.itemsize <= KEPT:
-        return found
-    own = call.out((number,), x.dtype)
-    copy_into(call, own, found)
-    return own
+    return call.rows(y, call.read(count))
 
 
 def _runs(f, begins, order, shape, inverse, counts):

@@ -429,6 +429,15 @@ def allclose(f, input, other, rtol: float = 1e-05, atol: float = 1e-08, equal_na
 _FIRST, _CHUNK = 1024, 16384  # elements that `equal` looks at before the others, and of those at a time
 
 
+def _beginning(shape):
+    """The sizes of the part with the first elements in their order, about _FIRST of them."""
+    found, left = [], _FIRST
+    for size in reversed(shape):
+        found.append(max(1, min(size, left)))
+        left = left // size if found[-1] == size else 0
+    return tuple(reversed(found))
+
+
 @op(dtypes=ANY, ref=np.array_equal, samples=None, gradient=None)
 def equal(call, input, other):
     """Whether two tensors have the same shape and elements: a Python bool."""
@@ -440,18 +449,19 @@ def equal(call, input, other):
         return bool(call.elementwise("eq", input, other).all())
     if input.strides_ == other.strides_ and not input.contiguous_:
         input, other = as_it_lies(call, input), as_it_lies(call, other)
-    alike = call.empty((1,), "int64")
+    alike, pair = call.empty((1,), "int64"), 1 if input.dtype.kind != "c" else 2
+    dtype = input.dtype if pair == 1 else input.dtype.real
+    types = {"T": dtype.name if dtype.is_floating_point else UNSIGNED[dtype.itemsize]}
     if not (input.contiguous_ and other.contiguous_):
         fill(call, alike, 1)  # a known call looks at it behind each launch, and the first ones are copies
-    x, y = row_major(call, input), row_major(call, other)
-    dtype, size = (input.dtype, x.numel_) if input.dtype.kind != "c" else (input.dtype.real, 2 * x.numel_)
-    types = {"T": dtype.name if dtype.is_floating_point else UNSIGNED[dtype.itemsize]}
-    first = min(size, _FIRST)  # most of those that differ do so early
-    for start, stop in ((0, first), (first, size)):
+    start, shape = 0, _beginning(input.shape_)  # most of those that differ do so early
+    for sizes in (shape, input.shape_) if shape != input.shape_ else (shape,):
+        x, y = (row_major(call, call.view(t, sizes, t.strides_)) for t in (input, other))
+        stop = x.numel_ * pair
         step = min(_CHUNK, stop - start)
         block = ALIKE(x=x, y=y, alike=alike, numel=stop, step=step, start=start)
-        if start < stop:
-            call.launch("array.chosen.alike", types, block, -(-(stop - start) // step), step)
+        call.launch("array.chosen.alike", types, block, -(-(stop - start) // step), step)
+        start = stop
     return call.read(alike) != 0
 
 

@@ -115,3 +115,23 @@ def test_numbers_of_repeats_are_checked_on_the_host_and_by_a_launch():
             ic.repeat_interleave(ic.arange(size), ic.tensor([2, -1, 1] * (size // 3)), 0)
         got = ic.repeat_interleave(ic.arange(size), ic.tensor([2, 0, 1] * (size // 3)), 0)
         assert got.tolist() == np.repeat(np.arange(size), [2, 0, 1] * (size // 3)).tolist()
+
+
+@pytest.mark.parametrize("kind", ("float32", "int64", "uint8"))
+def test_known_calls_on_another_device_read_one_number(kind, rng, host2):
+    """The number of rows; a result that needs much less than its room has memory of its own."""
+    device = host2.device()
+    for size, different in ((300, 7), (2000, 4000), (300_000, 4), (300_000, 600_000)):
+        for _ in range(5):
+            array = np.sort(rng.integers(0, different, size)).astype(kind)
+            x = host2.placed(ic.from_numpy(array), device)
+            mask = host2.placed(ic.from_numpy(rng.uniform(size=size) < 0.5), device)
+            before = device.backend.asked["read"]
+            found = ic.runs(x)
+            assert device.backend.asked["read"] == before + 1
+            want = array[np.append(True, array[1:] != array[:-1])]
+            np.testing.assert_array_equal(found.cpu().numpy(), want)
+            assert found.storage.nbytes <= max(2 * want.nbytes, 1 << 20)
+            np.testing.assert_array_equal(ic.masked_select(x, mask).cpu().numpy(), array[mask.cpu().numpy()])
+            np.testing.assert_array_equal(ic.nonzero(x).cpu().numpy(), np.argwhere(array))
+            np.testing.assert_array_equal(ic.unique_consecutive(x).cpu().numpy(), want)
