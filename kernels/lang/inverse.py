@@ -18,7 +18,8 @@ def _sinh_f32(x):
     # 2 sinh(x / 2) cosh(x / 2) from e = exp(|x| / 2) - 1, which does not overflow before the result does
     e = expm1(0.5 * vabs(x))
     t = e + 1.0
-    return copysign(0.5 * (e + select(t == INF, 1.0, e / t)) * (t + 1.0 / t), x)
+    r = 1.0 / t
+    return copysign(0.5 * select(t == INF, t, muladd(e, r, e)) * (t + r), x)
 
 
 def _cosh_f32(x):
