@@ -7,9 +7,9 @@ pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
 from infinicore.kernels.cuda.plans import array as arrays
 from infinicore.kernels.cuda.plans import reduce as reductions
-from infinicore.kernels.ops import order
 
 import infinicore as ic
+from infinicore.core import backend
 from infinicore.dispatch.functions import FUNCTIONS
 
 from . import threads
@@ -155,7 +155,7 @@ def test_modes_of_sorted_tiles(device, rng, monkeypatch):
 @pytest.mark.parametrize("kinds", [1, 3, 100000])
 def test_first_of_runs(device, rng, monkeypatch, dtype, kinds):
     """In one launch: of a few long runs, of many short ones; NaN is a run of its own, -0 is 0. With a copy, without."""
-    monkeypatch.setattr(order, "KEPT", 0 if kinds == 3 else order.KEPT)
+    monkeypatch.setattr(backend, "SPARE", 0 if kinds == 3 else backend.SPARE)
     if kinds > 1:  # two tiles, or three, for each block; otherwise one
         monkeypatch.setattr(arrays, "FIRSTS_BLOCKS", (2 if kinds == 3 else 1) / device.backend.kernels.multiprocessors)
     x = np.sort(rng.integers(0, kinds, 17001)) * 1.0
