@@ -30,7 +30,7 @@ def kernel(description, args, n, count, streams):
     return host.launch(description, args, n, count, streams)
 '''
 
-_WIDEST = {"complex64", "complex128", "uint128"}  # the last is complex128 where it is only moved
+_COMPLEX = {"complex64", "complex128"}
 _worker = None
 _lock = threading.RLock()
 
@@ -88,7 +88,7 @@ def compiled(name, source, arch, shape):
 
 
 def _refuse_complex(name, types):
-    if not _WIDEST.isdisjoint(x for x in types if isinstance(x, str)):
+    if not _COMPLEX.isdisjoint(x for x in types if isinstance(x, str)):
         raise NotImplementedError(f"`{name}` of complex tensors has no kernel for GPUs: move them with `.cpu()` first")
 
 
@@ -135,7 +135,6 @@ class Kernels:
 
     def elementwise(self, op, inputs, compute, output, layout=cuda_render.CONTIGUOUS):
         """The handle of an elementwise kernel; dtypes are names."""
-        _refuse_complex(op.name, (*inputs, output))
         source = cuda_render.elementwise(op, inputs, compute, output, layout)
         per = 1 if layout == cuda_render.STRIDED else cuda_render.width([*inputs, output])
         label = "-".join([op.name, *inputs, output, *([] if layout == cuda_render.CONTIGUOUS else [layout])])

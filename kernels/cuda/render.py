@@ -12,6 +12,8 @@ from ..build.render import (
     function_text,
     functions_for,
     hands_on,
+    is_complex,
+    of_complex,
     result_expression,
     rule_of,
     start_expression,
@@ -137,6 +139,8 @@ def width(dtypes):
     As many as make up an access of 16 bytes in the widest one; twice as many for a narrower output (256 Mi elements of
     an H200: comparisons 339 us became 311, casts of float32 to bfloat16 396 became 372; others became slower).
     """
+    if is_complex(dtypes):
+        return 1
     widest = max(_bytes(d) for d in dtypes if not d.startswith(NUMBER))
     return 32 // widest if _bytes(dtypes[-1]) < widest else 16 // widest
 
@@ -154,6 +158,8 @@ def rows_layout(inputs, output, sizes, steps):
     Where each row is whole vectors, an input has its own neighbours there ("v"), or one element for all ("s"). PIECES:
     rows are no whole vectors, but all operands have neighbours there. STRIDED: any strides.
     """
+    if is_complex((*inputs, output)):
+        return STRIDED
     letters = []
     for dtype, own in zip(inputs, steps):
         letters.append("v" if dtype.startswith(NUMBER) or own[-1] == 1 else "s" if own[-1] == 0 else "")
@@ -165,12 +171,23 @@ def rows_layout(inputs, output, sizes, steps):
     return PIECES if pieces and sizes[-1] >= 4 * wide else STRIDED
 
 
+def _elementwise_of_complex(op, inputs, compute, output, layout):
+    """The same where something is complex: an element for a thread."""
+    if layout == CONTIGUOUS:
+        return of_complex(op, inputs, compute, output)
+    count = len(inputs) + 1
+    loop = f"    ndim = load(args, {count})\n    for index in range(lo, hi):\n{_walk('index', 2, count)}"
+    return of_complex(op, inputs, compute, output, loop.rstrip(), "at{}")
+
+
 def elementwise(op, inputs, compute, output, layout=CONTIGUOUS):
     """Source of an elementwise kernel; `inputs` and `output` are dtype names, `compute` the one to compute in.
 
     An input "number float32" is a number, whose bits stand in the argument block in the place of an address.
     Where integers are divided by 0, the kernel returns 1. `layout`: CONTIGUOUS, STRIDED or that of `rows_layout`.
     """
+    if is_complex((*inputs, compute, output)):
+        return _elementwise_of_complex(op, inputs, compute, output, layout)
     function, inputs, compute, output, more = rule_of(op, inputs, compute, output)
     wide = 1 if layout == STRIDED else width([*inputs, output])
     lines = [f"T{i} = {type_expression(d.removeprefix(NUMBER))}" for i, d in enumerate(inputs)]

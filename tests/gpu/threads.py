@@ -195,11 +195,11 @@ def _translated(text):
     """The module with functions of ours in place of what the host has not."""
     for name, own in _NAMES.items():
         text = text.replace(f"@{name}(", f"@{own}(")
-    found = {}  # functions of `ld.shared` whose address has a number behind it
+    found = {}  # functions of shared memory whose address has a number behind it
 
     def call(match):
         own, behind = _own(match[1]), re.search(r"\[\$\d\+(\d+)\]", match[1])
-        if own.startswith("sim_ld") and behind and int(behind[1]):
+        if own.startswith(("sim_ld", "sim_st")) and behind and int(behind[1]):
             found[f"{own}_{behind[1]}"] = own, behind[1]
             own = f"{own}_{behind[1]}"
         return f" @{own}("
@@ -210,9 +210,10 @@ def _translated(text):
     text = re.sub(r"^@dynamic_shared = .*$", dynamic, text, flags=re.MULTILINE)
     of_asm = {name: re.search(rf"^define (.*@{name}\(.*\)).*{{$", _RUNTIME, re.MULTILINE)[1] for name in _ASM.values()}
     for name, (own, behind) in found.items():
-        result = of_asm[own].partition(" @")[0]
-        text += f"\ndefine internal {result} @{name}(i32 %at) {{\n  %there = add i32 %at, {behind}\n"
-        text += f"  %v = call {result} @{own}(i32 %there)\n  ret {result} %v\n}}"
+        result, parameters = re.match(r"(.*) @\w+\(i32 %at(.*)\)", of_asm[own]).groups()
+        text += f"\ndefine internal {result} @{name}(i32 %at{parameters}) {{\n  %there = add i32 %at, {behind}\n"
+        call_it = f"call {result} @{own}(i32 %there{parameters})"
+        text += f"  {call_it}\n  ret void\n}}" if result == "void" else f"  %v = {call_it}\n  ret {result} %v\n}}"
     return text + "".join(f"\ndeclare {kind}" for kind in of_asm.values())
 
 

@@ -134,6 +134,42 @@ define {float, float} @sim_ldf2(i32 %at) noinline {
   %t = insertvalue {float, float} %s, float %b, 1
   ret {float, float} %t
 }
+define {float, float, float, float} @sim_ldf4(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  %v = load volatile <4 x float>, ptr %p, align 16
+  %w = call {float, float, float, float} @four(<4 x float> %v)
+  ret {float, float, float, float} %w
+}
+define {float, float, float, float} @sim_ldg4(i64 %at, i64 %wanted) noinline {
+  %some = icmp ne i64 %wanted, 0
+  %p = inttoptr i64 %at to ptr
+  %zero = alloca <4 x float>
+  store <4 x float> zeroinitializer, ptr %zero
+  %source = select i1 %some, ptr %p, ptr %zero
+  %v = load volatile <4 x float>, ptr %source, align 16
+  %w = call {float, float, float, float} @four(<4 x float> %v)
+  ret {float, float, float, float} %w
+}
+define {float, float, float, float} @four(<4 x float> %v) {
+  %a = extractelement <4 x float> %v, i32 0
+  %b = extractelement <4 x float> %v, i32 1
+  %c = extractelement <4 x float> %v, i32 2
+  %d = extractelement <4 x float> %v, i32 3
+  %s = insertvalue {float, float, float, float} undef, float %a, 0
+  %t = insertvalue {float, float, float, float} %s, float %b, 1
+  %u = insertvalue {float, float, float, float} %t, float %c, 2
+  %w = insertvalue {float, float, float, float} %u, float %d, 3
+  ret {float, float, float, float} %w
+}
+define void @sim_stf4(i32 %at, float %a, float %b, float %c, float %d) noinline {
+  %p = inttoptr i32 %at to ptr
+  %s = insertelement <4 x float> undef, float %a, i32 0
+  %t = insertelement <4 x float> %s, float %b, i32 1
+  %u = insertelement <4 x float> %t, float %c, i32 2
+  %w = insertelement <4 x float> %u, float %d, i32 3
+  store volatile <4 x float> %w, ptr %p, align 16
+  ret void
+}
 define void @sim_stf(i32 %at, float %a) noinline {
   %p = inttoptr i32 %at to ptr
   store volatile float %a, ptr %p
@@ -297,6 +333,8 @@ ASM = {
     "{\\0A.reg .pred no;\\0Asetp.eq.u32 no, $2, 0;\\0Acp.async.cg.shared.global [$0], [$1], 16": "sim_copy16",
     "cp.async.commit_group": "sim_nothing", "cp.async.wait_group": "sim_nothing",
     "ld.shared.f32": "sim_ldf", "ld.shared.v2.f32": "sim_ldf2", "st.shared.f32": "sim_stf",
+    "ld.shared.v4.f32": "sim_ldf4", "st.shared.v4.f32": "sim_stf4",
+    "{\\0A.reg .pred p;\\0Asetp.ne.b64 p, $5, 0;\\0Amov.f32 $0": "sim_ldg4",
     "cvt.rna.tf32.f32": "sim_tf32",
 }  # fmt: skip
 
