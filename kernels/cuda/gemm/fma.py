@@ -2,7 +2,8 @@
 
 A few of k at a time go to a ring of stages in shared memory, which the units fill while sums go on. There both operands
 lie in rows across k, with 4 elements of nothing behind each, so that neither the copies of a warp nor its reads meet in
-a bank. What lies in rows of k is copied element by element, 32 bytes of a row by neighbouring threads.
+a bank. What lies across k is copied there 16 bytes at once; rows of k of float32 go through registers, which turn them.
+Anything else, and float64 in rows of k, is copied element by element. Sums go to their rows through the same memory.
 """
 
 from typing import NamedTuple
@@ -312,13 +313,12 @@ def _float32(rows, columns, down, across, depth, stages, layout):
         sums = multiply(sums, two)
         return sums, one
 
-    pitch = (columns + PAD) * 4
-    stores = shared_stores(4, [(i // 4 * 16 + i % 4) * pitch + j * 128 for i in range(tall) for j in range(b_quads)])
+    stores = shared_stores(4, [(i // 4 * 16 + i % 4) * b_pitch + j * 128 for i in range(tall) for j in range(b_quads)])
 
     @jit.inline
     def store(at, sums):
         y, x = place_of()
-        stores(at + y * pitch + x * 4, sums)
+        stores(at + y * b_pitch + x * 4, sums)
 
     threads = down * across * WARP
     return _product(rows, columns, depth, stages, threads, layout, 4, fetch, most, multiply, store, tall * wide, True)
@@ -355,16 +355,15 @@ def _float64(rows, columns, down, across, depth, stages, layout):
             sums, first = multiply(sums, first), fetch(a, b, at)
         return sums, first
 
-    pitch = (columns + PAD) * 8
     stores = shared_stores(
-        2, [i * 8 * pitch + j * 64 for p in range(pairs // 2) for j in range(wide) for i in (2 * p, 2 * p + 1)]
+        2, [i * 8 * b_pitch + j * 64 for p in range(pairs // 2) for j in range(wide) for i in (2 * p, 2 * p + 1)]
     )
 
     @jit.inline
     def store(at, sums):
         y, x = place_of()
         lane = thread() % WARP
-        stores(at + (y + lane // 4) * pitch + (x + lane % 4 * 2) * 8, sums)
+        stores(at + (y + lane // 4) * b_pitch + (x + lane % 4 * 2) * 8, sums)
 
     threads = down * across * WARP
     return _product(
@@ -372,6 +371,7 @@ def _float64(rows, columns, down, across, depth, stages, layout):
     )
 
 
+# The first letter is `n` where a lies in rows of k, the second `t` where b does, as `linear` has them.
 for _layout in ("nt", "nn", "tt", "tn"):
     globals()[f"float32_{_layout}_128_128"] = _float32(128, 128, 2, 2, 8, 4, _layout)
     globals()[f"float32_{_layout}_64_64"] = _float32(64, 64, 2, 2, 8, 4, _layout)
