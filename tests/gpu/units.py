@@ -101,14 +101,7 @@ define {i32, i32} @sim_lds2(i32 %at) noinline {
 define {i32, i32, i32, i32} @sim_lds4(i32 %at) noinline {
   %p = inttoptr i32 %at to ptr
   %v = load volatile <4 x i32>, ptr %p, align 4
-  %a = extractelement <4 x i32> %v, i32 0
-  %b = extractelement <4 x i32> %v, i32 1
-  %c = extractelement <4 x i32> %v, i32 2
-  %d = extractelement <4 x i32> %v, i32 3
-  %s = insertvalue {i32, i32, i32, i32} undef, i32 %a, 0
-  %t = insertvalue {i32, i32, i32, i32} %s, i32 %b, 1
-  %u = insertvalue {i32, i32, i32, i32} %t, i32 %c, 2
-  %w = insertvalue {i32, i32, i32, i32} %u, i32 %d, 3
+  %w = call {i32, i32, i32, i32} @four_i32(<4 x i32> %v)
   ret {i32, i32, i32, i32} %w
 }
 define void @sim_sts4(i32 %at, i32 %a, i32 %b, i32 %c, i32 %d) noinline {
@@ -137,7 +130,7 @@ define {float, float} @sim_ldf2(i32 %at) noinline {
 define {float, float, float, float} @sim_ldf4(i32 %at) noinline {
   %p = inttoptr i32 %at to ptr
   %v = load volatile <4 x float>, ptr %p, align 16
-  %w = call {float, float, float, float} @four(<4 x float> %v)
+  %w = call {float, float, float, float} @four_float(<4 x float> %v)
   ret {float, float, float, float} %w
 }
 define {float, float, float, float} @sim_ldg4(i64 %at, i64 %wanted) noinline {
@@ -147,18 +140,7 @@ define {float, float, float, float} @sim_ldg4(i64 %at, i64 %wanted) noinline {
   store <4 x float> zeroinitializer, ptr %zero
   %source = select i1 %some, ptr %p, ptr %zero
   %v = load volatile <4 x float>, ptr %source, align 16
-  %w = call {float, float, float, float} @four(<4 x float> %v)
-  ret {float, float, float, float} %w
-}
-define {float, float, float, float} @four(<4 x float> %v) {
-  %a = extractelement <4 x float> %v, i32 0
-  %b = extractelement <4 x float> %v, i32 1
-  %c = extractelement <4 x float> %v, i32 2
-  %d = extractelement <4 x float> %v, i32 3
-  %s = insertvalue {float, float, float, float} undef, float %a, 0
-  %t = insertvalue {float, float, float, float} %s, float %b, 1
-  %u = insertvalue {float, float, float, float} %t, float %c, 2
-  %w = insertvalue {float, float, float, float} %u, float %d, 3
+  %w = call {float, float, float, float} @four_float(<4 x float> %v)
   ret {float, float, float, float} %w
 }
 define void @sim_stf4(i32 %at, float %a, float %b, float %c, float %d) noinline {
@@ -311,6 +293,20 @@ def _mma_of_floats():
     return f"{head} noinline {{\n{body}\n  ret {{float, float, float, float}} {made}\n}}\n"
 
 
+_FOUR = """
+define {TYPE, TYPE, TYPE, TYPE} @four_TYPE(<4 x TYPE> %v) {
+  %a = extractelement <4 x TYPE> %v, i32 0
+  %b = extractelement <4 x TYPE> %v, i32 1
+  %c = extractelement <4 x TYPE> %v, i32 2
+  %d = extractelement <4 x TYPE> %v, i32 3
+  %s = insertvalue {TYPE, TYPE, TYPE, TYPE} undef, TYPE %a, 0
+  %t = insertvalue {TYPE, TYPE, TYPE, TYPE} %s, TYPE %b, 1
+  %u = insertvalue {TYPE, TYPE, TYPE, TYPE} %t, TYPE %c, 2
+  %w = insertvalue {TYPE, TYPE, TYPE, TYPE} %u, TYPE %d, 3
+  ret {TYPE, TYPE, TYPE, TYPE} %w
+}
+"""
+RUNTIME += "".join(_FOUR.replace("TYPE", kind) for kind in ("i32", "float"))
 RUNTIME += _mma_of_floats()
 RUNTIME += "".join(_MMA.replace("NAME", name).replace("KIND", kind) for name, kind in (("bf16", "1"), ("f16", "0")))
 RUNTIME = RUNTIME.replace("STORES", _STORES).replace("PARAMETERS", ", ".join(map(" ".join, _WORDS)))
