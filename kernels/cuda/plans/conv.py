@@ -239,7 +239,7 @@ def _weight_by_bands(p):
 
     Where windows go down by one row, the columns of the next row of the window are the same, a row further on: a third
     of the memory with windows of 3 x 3. Parts of all images and rows are joined in one launch. [64, 64, 3, 3] from
-    4 x 64 x 56 x 56, H200: 51 us by `_weight`.
+    4 x 64 x 56 x 56, H200: 45 us, by `_weight` 51.
     """
     (kernel_h, kernel_w), window, lanes = p.window.kernel, p.window, _lanes(p.dtype)
     size, tall = p.m * p.c * kernel_h * kernel_w * 4, (p.y[0] + (kernel_h - 1) * window.dilation[0], p.y[1])
