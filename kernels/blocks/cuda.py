@@ -51,8 +51,9 @@ ROWS = Block(
     "w x out bias? residual? | rows tokens groups k w_stride x_stride row_step token_step aligned bias_of_tokens alpha"
 )
 # The same where a block brings `share` rows of w to shared memory, in steps of `slabs` times 64 of k, of which `stages`
-# fit, and up to `ahead` are on their way before x is there; `whole`: x comes at once. Maps as above.
-STREAM = Block("| share stages slabs ahead whole pad:7=0 map_w:16 map_x:16", after=ROWS)
+# fit, and up to `ahead` are on their way before x is there; `whole`: x comes at once. Maps as above. Where a gate
+# follows, w has two halves of `half` rows, of each of which a block has the same share.
+STREAM = Block("| share stages slabs ahead whole half=0 pad:6=0 map_w:16 map_x:16", after=ROWS)
 # The same of up to three quantised weights with the same k, a `share` of panels at a time: the weights begin with these
 # items and columns of y. `map_p` are the maps of parameters.
 _PACKED = " ".join(f"map_w{i}:16 map_p{i}:16" for i in range(3))
@@ -63,6 +64,8 @@ PACKED_STREAM = Block(
 # Where x is made on the way (`cuda/made.py`), one of these follows the block of the product: ADD_RMS, or what y is made
 # of where it is RULE(up, gate); strides of rows.
 GATED = Block("up gate y | size up_stride gate_stride y_stride")
+# Where y = RULE(up, gate) of the halves of the result follows, in this order or the other way round, this one.
+GATING = Block("y | y_stride gate_first")
 JOIN = Block("parts c bias? residual? a_scales? b_scales? | rows columns splits alpha a_step=0 b_step=0")
 
 # ---- convolutions: `kernels/cuda/conv`; everything is row-major ----

@@ -11,12 +11,12 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from ..blocks.attention import ATTENTION, CACHE
-from ..blocks.cuda import DECODE, GATED, PACKED_STREAM, STREAM
+from ..blocks.cuda import DECODE, GATED, GATING, PACKED_STREAM, STREAM
 from ..blocks.norm import ADD_RMS, RMS
 from ..blocks.rope import ROPE
 from ..table.registry import OPS
 from .attention.sizes import GROUPED_ROWS, SECOND
-from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_WARPS
+from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_WARPS, share_of, stream_head, stream_ring
 from .overlap import MATRICES
 from .policy import ROW_KERNELS, row_parts
 
@@ -36,7 +36,7 @@ def _apart(read, written):
     return all(at + size <= to or to + length <= at for (at, size), (to, length) in pairs)
 
 
-def _turned_and_written(rows, names):
+def _turned_and_written(rows, names, kernels):
     """(kernel, its parameters, words, n) of a rotary embedding and a write of its keys."""
     (first, second), ((kind, *types), (other, *size)) = rows, names
     if not kind.startswith("attention.rope.rope_") or other != "attention.kvcache.write" or first[3] != second[3]:
@@ -82,6 +82,17 @@ def _stays(rope):
     )  # fmt: skip
 
 
+def _in_vectors(rope, cache, words):
+    """Whether all that the joined launch reads and writes lies at multiples of 16 bytes."""
+    addresses = [rope[getattr(ROPE, name)] for name in ("x", "y", "x2", "y2", "sin", "cos")]
+    addresses += [cache[CACHE.v], cache[CACHE.k_cache], cache[CACHE.v_cache], words[ATTENTION.out]]
+    steps = [rope[ROPE.sin_stride], rope[ROPE.cos_stride], words[ATTENTION.out_strides + 2]]
+    steps += [rope[getattr(ROPE, f"{name}_strides") + 2] for name in ("x", "y", "x2", "y2")]
+    steps += [cache[CACHE.k_cache_strides + i] for i in range(3)] + [cache[CACHE.v_cache_strides + i] for i in range(3)]
+    steps.append(cache[CACHE.v_strides + 2])
+    return all(at % 16 == 0 for at in addresses) and all(step % 8 == 0 for step in steps)
+
+
 def _memory_of_one_token(rope, cache, words):
     """(what blocks of the joined launch read, what they write): of each a list of (address, bytes)."""
     queries, heads, size = rope[ROPE.heads], words[ATTENTION.kv_heads], words[ATTENTION.size_v]
@@ -100,14 +111,16 @@ def _memory_of_one_token(rope, cache, words):
     return read, written
 
 
-def _turned_attention(rows, names):
+def _turned_attention(rows, names, kernels):
     """The same of these and the attention of one token, where each key/value head has blocks of its own."""
-    both, (other, *types) = _turned_and_written(rows[:2], names[:2]), names[2]
+    both, (other, *types) = _turned_and_written(rows[:2], names[:2], kernels), names[2]
     if both is None or not other.startswith("attention.grouped.attend_") or rows[0][3] != 1:
         return None
     rope, cache, words = (_words(row) for row in rows)
     own_blocks = rows[2][3] == words[ATTENTION.kv_heads] * words[DECODE.parts]
     if types != names[0][1:2] or not own_blocks or not _is_of_one_token(rope, cache, words):
+        return None
+    if not _in_vectors(rope, cache, words):
         return None
     if not _apart(*_memory_of_one_token(rope, cache, words)):
         return None
@@ -204,7 +217,7 @@ def _of_panels(types, words):
 _PRODUCTS = {"gemm.stream": _of_floats, "quant.stream": _of_panels}
 
 
-def _made_product(rows, names):
+def _made_product(rows, names, kernels):
     """The same of what makes x and the product with it."""
     (first, second), ((kind, *types), (other, *of_product)) = rows, names
     family, _, name = other.rpartition(".")
@@ -230,6 +243,65 @@ def _made_product(rows, names):
     return joined_name, of.parameters | made.parameters, words[: of.block.WIDTH] + made.words, second[3]
 
 
+def _rows_of(block, at, stride, rows, size):
+    """(address, bytes) of rows of 16-bit floats whose address and stride have these places in a block."""
+    return block[at], 2 * ((rows - 1) * abs(block[stride]) + size)
+
+
+def _gating_product(rows, names, kernels):
+    """The same of a product, or a norm and its product, and the gate of both halves of the result.
+
+    A block has as many rows of either half, so that the gate is a part of its epilogue: if the next product made it, as
+    it makes a norm, each of its blocks would (14336 of them: 4.8 us, of which a block now has some 100).
+    """
+    made = _made_product(rows[:2], names[:2], kernels) if len(rows) == 3 else None
+    (other, *types), (kind, *of_gate) = names[-2:]
+    if kind not in GATES or not other.startswith("gemm.stream.product_8_") or (len(rows) == 3 and made is None):
+        return None
+    words, normed = (made[2], made[0].startswith("gemm.stream.normed_")) if made else (_words(rows[-2]), False)
+    gate, count, k = _gate(kind, of_gate, _words(rows[-1]), rows[-1][3]), words[STREAM.tokens], words[STREAM.k]
+    if gate is None or (made and not normed):
+        return None
+    out, half = words[STREAM.out], words[STREAM.rows] // 2
+    (up, up_stride), (gated, stride), (y, y_stride) = *gate.read, *gate.written
+    fits = (
+        types[1:] == [types[0], "None"] and words[STREAM.residual] == 0 and set(gate.types) == {types[0]}
+        and (words[STREAM.row_step], words[STREAM.token_step]) == (1, 2 * half) and half % 8 == 0
+        and (gate.rows, gate.size) == (count, half) and {up, gated} == {out, out + 2 * half}
+        and (count == 1 or up_stride == stride == 2 * half)
+        and all(at % 16 == 0 for at in (out, y, words[STREAM.w])) and y_stride % 2 == 0
+    )  # fmt: skip
+    bias = words[STREAM.bias], 4 * half * (words[STREAM.bias] != 0)
+    read = [bias, *((at, end - at) for at, end in MATRICES["gemm.stream"](words))]
+    written = [(out, 4 * half * count), (y, 2 * ((count - 1) * y_stride + half))]
+    if normed:
+        norm = words[STREAM.WIDTH :]
+        for name in ("a", "b", "total", "y"):
+            block = _rows_of(norm, getattr(ADD_RMS, name), getattr(ADD_RMS, f"{name}_stride"), count, k)
+            (written if name in ("total", "y") else read).append(block if block[0] else (0, 0))
+        read.append((norm[ADD_RMS.w], 2 * k))
+    else:
+        read.append(_rows_of(words, STREAM.x, STREAM.x_stride, count, k))
+    if not fits or not _apart(read, [one for one in written if one[0]]):
+        return None
+    share = share_of(half, 8 * STREAM_BANDS[-1], 8, kernels.multiprocessors)
+    bands = -(-2 * share // 16)
+    slabs, stages = stream_ring(stream_head(8, bands), 2 * share, count, k)
+    stride = 2 * words[STREAM.w_stride]
+    # (64 of k, row, half, slab of 64 of k)
+    box, strides = (64, share, 2, slabs), (stride, half * stride, 128)
+    found = kernels.tensor_map(types[0], (64, half, 2, k // 64), strides, box)
+    words = [*words, *GATING.numbers(y_stride=y_stride, gate_first=int(gated == out))]
+    words[-GATING.WIDTH + GATING.y] = y
+    new = {"share": 2 * share, "slabs": slabs, "stages": stages, "half": half}
+    for name, value in new.items():
+        words[getattr(STREAM, name)] = value
+    words[STREAM.map_w + 1 : STREAM.map_w + 16] = found[1:]
+    parameters = made[1] if made else dict(zip(("T", "R", "ACT"), types))
+    name = f"gemm.stream.{'normed_' * normed}gating_8_{bands}"
+    return name, parameters | {"GATE": OPS[kind]}, words, -(-half // share)
+
+
 class _Errors:
     """The sentences of a joined launch: those of each launch, whose codes are as many times `SECOND` larger."""
 
@@ -242,7 +314,9 @@ class _Errors:
         return self.each[place].get(code)
 
 
-_JOINS = ((3, _turned_attention), (2, _turned_and_written), (2, _made_product))  # of so many launches
+_JOINS = (  # of so many launches
+    (3, _turned_attention), (3, _gating_product), (2, _gating_product), (2, _turned_and_written), (2, _made_product),
+)  # fmt: skip
 
 
 def of_models(dtype):
@@ -259,6 +333,10 @@ def of_models(dtype):
             yield ("add_rms_norm", "linear"), f"gemm.stream.normed_8_{bands}", parameters
         for gate in GATES:
             yield ("silu_and_mul", "linear"), f"gemm.stream.gated_8_{bands}", types | {"RULE": OPS[gate]}
+            yield ("linear", "silu_and_mul"), f"gemm.stream.gating_8_{bands}", types | {"GATE": OPS[gate]}
+            for team, pieces in held:
+                parameters = types | {"TEAM": team, "PIECES": pieces, "GATE": OPS[gate]}
+                yield ("add_rms_norm", "linear", "silu_and_mul"), f"gemm.stream.normed_gating_8_{bands}", parameters
 
 
 def joined(rows, kernels, errors):
@@ -270,7 +348,7 @@ def joined(rows, kernels, errors):
         return rows, []
     names, found, kept, i = [kernels.name_of(kernel).split("-") for kernel, *_ in rows], [], [], 0
     while i < len(rows):
-        tried = ((n, join(rows[i : i + n], names[i : i + n])) for n, join in _JOINS if i + n <= len(rows))
+        tried = ((n, join(rows[i : i + n], names[i : i + n], kernels)) for n, join in _JOINS if i + n <= len(rows))
         count, one = next(((n, one) for n, one in tried if one is not None), (1, None))
         if one is None:
             found.append(rows[i])

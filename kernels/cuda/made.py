@@ -5,8 +5,6 @@ the product takes the place of (`cuda/fuse.py`), to the last bit; the first bloc
 for all that it reads at once, since nothing else hides how long that takes.
 """
 
-import math
-
 from numba import types
 
 from ..blocks.cuda import GATED
@@ -19,6 +17,7 @@ from ..lang.pieces import inside_held, vload_held, vload_pieces, vpiece, vstore_
 from ..lang.ptx import WARP, barrier_of, block, from_lane, thread
 from ..lang.simd import bitcast, load, ptr, reduce_add, select, store, vload_aligned, vstore_aligned
 from ..lang.vector import literal_of
+from ..lang.wide import inverse_root, quotient
 
 F32, F64, U32 = types.float32, types.float64, types.uint32
 WORDS, EACH = 4, 8  # of 32 bits in a vector of 16 bytes, and elements; places and sizes here are in words
@@ -126,7 +125,7 @@ def normed(members):
                 for warps_apart in (1, 2, 4, 8, 16):
                     if warps_apart < warps:
                         squares = squares + from_lane(squares, warps_apart)
-                scale = F32(1.0 / math.sqrt(F64(squares) / float(2 * size) + eps))
+                scale = F32(inverse_root(F64(squares) * quotient(1.0, float(2 * size)) + eps))
                 y = as_words(from_words(fetch(x, row, rows, first, apart, size), T) * scale * from_words(w, T), T)
                 keep(x, row, rows, first, apart, size, y)
                 if block() == 0:

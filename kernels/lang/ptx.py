@@ -404,15 +404,31 @@ square_root = _float32(
 )
 
 
-@intrinsic
-def reciprocal_wide(typingctx, x):
-    """1 / x of float64 numbers within 2^-19, subnormal ones being 0: one instruction (rcp.approx.ftz.f64, 9.7.3.14)."""
-    wide = ir.DoubleType()
+def _float64(name, text, doc):
+    """An intrinsic of float64 numbers, or vectors of them, that is one instruction."""
 
     def codegen(context, builder, sig, args):
-        return _by_lanes(builder, args, lambda values: asm(builder, "rcp.approx.ftz.f64 $0, $1;", "=d,d", values, wide))
+        return _by_lanes(builder, args, lambda values: asm(builder, text, "=d,d", values, ir.DoubleType()))
 
-    return x(x), codegen
+    def one(typingctx, x):
+        return x(x), codegen
+
+    one.__name__ = one.__qualname__ = name
+    function = intrinsic(one)
+    function.__doc__ = doc
+    return function
+
+
+reciprocal_wide = _float64(
+    "reciprocal_wide",
+    "rcp.approx.ftz.f64 $0, $1;",
+    "1 / x of float64 numbers within 2^-19, subnormal ones being 0: one instruction (rcp.approx.ftz.f64, 9.7.3.14).",
+)
+inverse_root_wide = _float64(
+    "inverse_root_wide",
+    "rsqrt.approx.ftz.f64 $0, $1;",
+    "1 / sqrt(x) of float64 numbers within 2^-19, subnormal ones being 0: one instruction (9.7.3.18).",
+)
 
 
 reciprocal = _float32(
@@ -506,11 +522,25 @@ copy_tile = _statement(
     """copy_tile(to, map, i, j, k, l, barrier): start to copy the box at these places of the tensor that the map (a
     generic address) describes to shared memory; the barrier counts its bytes (cp.async.bulk.tensor, 9.7.8.24.9).""",
 )
+copy_tile_once = _statement(
+    "copy_tile_once",
+    "{\n.reg .b64 once;\ncreatepolicy.fractional.L2::evict_first.b64 once, 1.0;\n"
+    + _LOAD.replace("bytes [$0]", "bytes.L2::cache_hint [$0]")[:-1]
+    + ", once;\n}",
+    "rlrrrrr",
+    "The same of what is not read again soon, which the second-level cache then keeps less than all else.",
+)
 fetch_map = _statement(
     "fetch_map",
     "prefetch.tensormap [$0];",
     "l",
     "Let the copy engine read the map at a generic address before it is asked to copy by it (prefetch, 9.7.8.17).",
+)
+ask_for = _statement(
+    "ask_for",
+    "prefetch.global.L1 [$0];",
+    "l",
+    "Let the first-level cache have what lies at an address, which is read later (prefetch, 9.7.8.17).",
 )
 wait_for_others = _statement(
     "wait_for_others",

@@ -17,25 +17,25 @@ from ...blocks.attention import ATTENTION, BAD_BLOCK, BAD_SLOT, CACHE
 from ...blocks.cuda import DECODE
 from ...blocks.rope import BAD_POSITION, ROPE
 from ...build import jit
-from ...cpu.attention.kvcache import find_slot, head_stride, places
-from ...cpu.attention.prefill import visible
+from ...cpu.attention.prefill import sequence, visible
 from ...cpu.attention.tiles import offset_of, read_index
 from ...lang.fragments import corner, corner_across, operand, rows_times, store_two_rows, times_rows
 from ...lang.memory import behind
 from ...lang.mma import commit_copies, copy_16, wait_copies
-from ...lang.ptx import WARP, barrier, dynamic_shared, generic, thread, threads, warp_barrier
+from ...lang.ptx import WARP, ask_for, barrier, dynamic_shared, generic, thread, warp_barrier
 from ...lang.ptx import exp2 as exp2_of
-from ...lang.simd import address, bitcast, fill, lane, load, ptr, select, store, vload, vmax
+from ...lang.shuffle import even, interleave, odd
+from ...lang.simd import bitcast, fill, lane, load, ptr, select, store, vload, vload_aligned, vmax, vstore_aligned
 from ...lang.tiles import columns, exp2, own_sum, pair, row_max, row_sum, spread
-from ..block import read, vector, width, write
+from ..block import write
+from ..gemm.wgmma import ratio
 from .decode import INF, LOG2E, finite
-from .rope import rotate_halves, rotate_interleaved
 from .rows import owner
-from .sizes import GROUPED_KEYS, GROUPED_ROWS, GROUPED_STAGES, PAD, SECOND
+from .sizes import GROUPED_KEYS, GROUPED_ROWS, GROUPED_SIZES, GROUPED_STAGES, GROUPED_WARPS, PAD, SECOND
 from .tiles import bring_rows, bring_vector
 
 INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
-ROWS, KEYS, STAGES = GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES
+ROWS, KEYS, STAGES, WARPS = GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES, GROUPED_WARPS
 VALUES = KEYS // 2  # scores of a thread
 AT = DECODE.WIDTH  # where the blocks of a rotary embedding and of a cache begin, behind that of attention
 AHEAD = STAGES - 2  # steps that may still be on their way when the oldest is needed
@@ -51,9 +51,23 @@ def block_of(args, seq, column):
     return read_index(table, load(args, ATTENTION.table_bytes), entry)
 
 
-def _attend(size):
-    """The kernels for heads of `size` elements: of attention alone, and with rotary embeddings of either kind."""
-    pitch, lanes, chunks = 2 * size + PAD, size // 2, size // 8
+@jit.inline
+def column_of(args, key):
+    """(column of the table, place in its block) of a key."""
+    column, place = 0, key
+    if load(args, ATTENTION.table) != 0:
+        column = ratio(key, load(args, ATTENTION.block_size))
+        place -= column * load(args, ATTENTION.block_size)
+    return column, place
+
+
+def _attend(size, turn=None):
+    """The kernel for heads of `size` elements; with `turn`, after a rotary embedding of this kind.
+
+    Then all that is read and written lies at multiples of 16 bytes, of one token of one sequence (`cuda/fuse.py` sees
+    to that): a kernel that runs for so short a time waits for its own code, and had 5,700 instructions, not N.
+    """
+    joined, pitch, lanes, chunks = turn is not None, 2 * size + PAD, size // 2, size // 8
     tensor, stage_bytes, rows = KEYS * pitch, 2 * KEYS * pitch, WARP // chunks  # rows: that a warp copies at once
     lined = 4 * (size + 8)  # bytes of a row of sums in shared memory, so that neighbouring ones begin in other banks
 
@@ -67,15 +81,40 @@ def _attend(size):
         v = load(args, ATTENTION.v) + 2 * offset_of(args, ATTENTION.v_strides, block, place + row, kv_head) + at
         k_step, v_step = 2 * rows * load(args, ATTENTION.k_strides + 1), 2 * rows * load(args, ATTENTION.v_strides + 1)
         to += row * pitch + at
-        if start <= j and j + KEYS <= stop and (k | v | k_step | v_step) & 15 == 0:
+        if joined or (start <= j and j + KEYS <= stop and (k | v | k_step | v_step) & 15 == 0):
             for i in range(KEYS // rows):
-                copy_16(to + i * rows * pitch, k + i * k_step, 1)
-                copy_16(to + tensor + i * rows * pitch, v + i * v_step, 1)
+                there = I64(start <= j + row + i * rows < stop)
+                copy_16(to + i * rows * pitch, k + i * k_step, there)
+                copy_16(to + tensor + i * rows * pitch, v + i * v_step, there)
             return
         for i in range(KEYS // rows):
             left = size if start <= j + row + i * rows < stop else 0
             bring_vector(k + i * k_step, left, to + i * rows * pitch, T, T)
             bring_vector(v + i * v_step, left, to + tensor + i * rows * pitch, T, T)
+
+    @jit.inline
+    def bring_old(args, where, keys, slot, T):
+        """Start to copy the first keys and values of this warp that were there before the one which goes to a slot, the
+        (block, place): how many stages of them."""
+        seq, kv_start, kv_head = where
+        first, start, stop, _ = keys
+        begun, going, bounds = 0, True, (max(start, first), stop)
+        while going and begun < STAGES - 1:
+            j = start + begun * KEYS
+            column, place = column_of(args, kv_start + j)
+            block = block_of(args, seq, column) if j < stop else -1
+            going = 0 <= block < load(args, ATTENTION.blocks)
+            going = going and (block != slot[0] or slot[1] < place or place + KEYS <= slot[1])
+            if going:
+                bring(args, block, place, kv_head, j, bounds, own_ring() + begun * stage_bytes, T)
+                commit_copies()
+                begun += 1
+        return begun
+
+    @jit.inline
+    def own_ring():
+        """Where the stages of this warp lie."""
+        return dynamic_shared() + ROWS * pitch + thread() // WARP * STAGES * stage_bytes
 
     @jit.inline
     def keep(args, state, ring, seq, in_seq, token, head, left, part, T):
@@ -85,7 +124,7 @@ def _attend(size):
         """
         sums, top, total = state
         row, column, slots = thread() % WARP // 4, 2 * (thread() & 3), load(args, DECODE.slots)
-        stats, warps, warp = ptr(generic(ring + ROWS * lined), F32), threads() // WARP, thread() // WARP
+        stats, warp = ptr(generic(ring + ROWS * lined), F32), thread() // WARP
         own, own_stats = generic(ring + warp * STAGES * stage_bytes), stats + warp * (STAGES * stage_bytes // 4)
         at = own + row * lined + 4 * column
         store_two_rows(sums, pair(at, at + 8 * lined), pair(I64(size), I64(size)), F32)
@@ -95,13 +134,13 @@ def _attend(size):
             store(own_stats, 2 * row + 16, lane(top, 1))
             store(own_stats, 2 * row + 17, lane(total, 1))
         barrier()
-        for item in range(thread(), min(ROWS, left) * chunks, threads()):
+        for item in range(thread(), min(ROWS, left) * chunks, WARPS * WARP):
             row = item // chunks
             place, at = ptr(generic(ring + row * lined), F32), 8 * (item - row * chunks)
             highest, whole, value = F32(-INF), F32(0), fill(0.0, F32, 8)
-            for i in range(warps):
+            for i in range(WARPS):
                 highest = max(highest, load(stats, i * (STAGES * stage_bytes // 4) + 2 * row))
-            for i in range(warps):
+            for i in range(WARPS):
                 there = i * (STAGES * stage_bytes // 4)
                 share = exp2_of(load(stats, there + 2 * row) - finite(highest))
                 whole += load(stats, there + 2 * row + 1) * share
@@ -109,27 +148,29 @@ def _attend(size):
             if slots == 1:
                 offset = offset_of(args, ATTENTION.out_strides, seq, in_seq, head + row)
                 out = ptr(load(args, ATTENTION.out), T) + offset
-                write(out, at, value * (F32(0) if whole == F32(0) else F32(1) / whole), 8)
+                value = value * (F32(0) if whole == F32(0) else F32(1) / whole)
+                if joined:
+                    vstore_aligned(out, at, value)
+                else:
+                    write(out, at, value, 8)
             else:
                 slot = (token * load(args, DECODE.heads) + head + row) * slots + part
                 scratch = ptr(load(args, ATTENTION.scratch), F32)
-                write(scratch + slot * size, at, value, 8)
+                vstore_aligned(scratch + slot * size, at, value)
                 if at == 0:
                     store(scratch + load(args, DECODE.stats), 2 * slot, highest)
                     store(scratch + load(args, DECODE.stats), 2 * slot + 1, whole)
 
     @jit.inline
-    def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, T):
-        """((sums, largest scores, sums of weights), error) of a warp over the keys [start, stop), from `first` on."""
+    def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, begun, T):
+        """((sums, largest scores, sums of weights), error) of a warp over the keys [start, stop), from `first` on, of
+        which as many stages as have `begun` are on their way."""
         scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
         sums, top, total = fill(0.0, F32, lanes), fill(-INF, F32, 2), fill(0.0, F32, 2)
-        bounds, error, j, stage = (max(start, first), stop), 0, start, 0
-        column, place = 0, kv_start + start
-        if load(args, ATTENTION.table) != 0:
-            column = place // load(args, ATTENTION.block_size)
-            place -= column * load(args, ATTENTION.block_size)
-        block = block_of(args, seq, column) if start < stop else 0
-        for i in range(-STAGES + 1, (max(0, stop - start) + KEYS - 1) // KEYS):
+        bounds, error, j, stage = (max(start, first), stop), 0, start + begun * KEYS, begun
+        column, place = column_of(args, kv_start + j)
+        block = block_of(args, seq, column) if j < stop else 0
+        for i in range(begun - STAGES + 1, (max(0, stop - start) + KEYS - 1) // KEYS):
             if i >= 0:
                 wait_copies(AHEAD)
                 warp_barrier()
@@ -168,26 +209,32 @@ def _attend(size):
         Keys are (first visible one, start, stop, part).
         """
         kv_heads, parts = load(args, ATTENTION.kv_heads), load(args, DECODE.parts)
-        index, warp, shares = lo // parts, thread() // WARP, parts * (threads() // WARP)
-        token = index // kv_heads
-        seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
-        in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
-        _, first, end = visible(args, token - q_start, q_len, kv_len)
+        index, warp, shares, token = ratio(lo, parts), thread() // WARP, parts * WARPS, 0
+        if not joined:
+            token = ratio(index, kv_heads)
+            seq, q_start, q_len, kv_start, kv_len, status = owner(args, token)
+            in_seq = token - q_start if load(args, ATTENTION.starts) == 0 else token
+            _, first, end = visible(args, token - q_start, q_len, kv_len)
+        else:
+            seq, in_seq = 0, 0
+            _, q_len, kv_start, kv_len, status = sequence(args, 0)
+            if q_len < 1:  # the token is behind the sequence: padding
+                kv_len = 0
+            _, first, end = visible(args, 0, q_len, kv_len)
         part, whole = lo - index * parts, first // KEYS * KEYS
-        length = (max(0, end - whole) + shares * KEYS - 1) // (shares * KEYS) * KEYS
-        start = whole + (part * (threads() // WARP) + warp) * length
+        length = ratio(max(0, end - whole) + shares * KEYS - 1, shares * KEYS) * KEYS
+        start = whole + (part * WARPS + warp) * length
         keys = first, start, min(end, start + length), part
         return (seq, kv_start, index - token * kv_heads), (token, in_seq), keys, status
 
     @jit.inline
-    def attend_rows(args, where, row, keys, g, T):
+    def attend_rows(args, where, row, keys, g, begun, T):
         """The rows of queries in shared memory, those from number `g` on of a key/value head: an error."""
         seq, kv_start, kv_head = where
         first, start, stop, part = keys
         base, group = dynamic_shared(), load(args, ATTENTION.group)
-        rings = base + ROWS * pitch
-        ring = rings + thread() // WARP * STAGES * stage_bytes
-        state, error = over_keys(args, base + corner(T, pitch), ring, seq, kv_start, kv_head, first, start, stop, T)
+        rings, queries = base + ROWS * pitch, base + corner(T, pitch)
+        state, error = over_keys(args, queries, own_ring(), seq, kv_start, kv_head, first, start, stop, begun, T)
         warp_barrier()
         keep(args, state, rings, seq, row[1], row[0], kv_head * group + g, group - g, part, T)
         return error
@@ -205,68 +252,127 @@ def _attend(size):
             commit_copies()
             wait_copies(0)
             barrier()
-            error |= attend_rows(args, where, row, keys, g, T)
+            error |= attend_rows(args, where, row, keys, g, 0, T)
             barrier()
         return error
 
-    def turned(rotate, of_piece):
-        """The kernel that turns queries and keys first; a piece of a head has `of_piece` pairs."""
-        pieces = size // 2 // of_piece
+    if not joined:
+        return attend
+    piece, pairs = turn(size // 2)
+    pieces = size // 2 // pairs
 
-        @jit.inline
-        def turn(args, kv_head, T, C, P, U):
-            """What this block has of the rotary embedding and the cache: an error."""
-            cache, group = behind(args, AT + ROPE.WIDTH), load(args, ATTENTION.group)
-            position = I64(load(ptr(load(args, AT + ROPE.positions), P), 0))
-            seq, token, block, offset = find_slot(cache, 0)
-            if position < 0 or position >= load(args, AT + ROPE.rows):
-                return BAD_POSITION
-            if block == -2:
-                return BAD_SLOT + SECOND
-            sin = ptr(load(args, AT + ROPE.sin), C) + position * load(args, AT + ROPE.sin_stride)
-            cos = ptr(load(args, AT + ROPE.cos), C) + position * load(args, AT + ROPE.cos_stride)
-            sign = float(load(args, AT + ROPE.sign))
-            _, v_from, k_to, v_to = places(cache, seq, token, block, offset, U, U)
-            for item in range(thread(), (group + 1) * pieces + chunks, threads()):
-                row = item // pieces
-                at = item - row * pieces
+    @jit.inline
+    def ask(args, kv_head):
+        """Let the cache have what is needed soon, all at once: else one would be read after the other."""
+        cache, row, group = behind(args, AT + ROPE.WIDTH), thread() // chunks, load(args, ATTENTION.group)
+        at = 16 * (thread() - row * chunks)
+        if row < group:
+            ask_for(load(args, AT + ROPE.x) + 2 * (kv_head * group + row) * load(args, AT + ROPE.x_strides + 2) + at)
+        elif row == group:
+            ask_for(load(args, AT + ROPE.x2) + 2 * kv_head * load(args, AT + ROPE.x2_strides + 2) + at)
+        elif row == group + 1:
+            ask_for(load(args, AT + ROPE.positions))
+            ask_for(load(cache, CACHE.index))
+            for place in (ATTENTION.starts, ATTENTION.lens, ATTENTION.table):
+                if load(args, place) != 0:
+                    ask_for(load(args, place))
+
+    @jit.inline
+    def slot_of(cache):
+        """(block, place in it) of the slot that the token goes to: block -1 is padding, -2 an error."""
+        slot = read_index(load(cache, CACHE.index), load(cache, CACHE.index_bytes), 0)
+        size = load(cache, CACHE.block_size)
+        if slot < 0 or slot >= load(cache, CACHE.blocks) * size:
+            return (-1 if slot < 0 else -2), 0
+        block = ratio(slot, size)
+        return block, slot - block * size
+
+    @jit.inline
+    def turn_and_write(args, kv_head, slot, T, C, P, U):
+        """What this block has of the rotary embedding and the cache: an error."""
+        cache, group, (block, place) = behind(args, AT + ROPE.WIDTH), load(args, ATTENTION.group), slot
+        position = I64(load(ptr(load(args, AT + ROPE.positions), P), 0))
+        if position < 0 or position >= load(args, AT + ROPE.rows):
+            return BAD_POSITION
+        if block == -2:
+            return BAD_SLOT + SECOND
+        sin = ptr(load(args, AT + ROPE.sin), C) + position * load(args, AT + ROPE.sin_stride)
+        cos = ptr(load(args, AT + ROPE.cos), C) + position * load(args, AT + ROPE.cos_stride)
+        sign = float(load(args, AT + ROPE.sign))
+        for item in range(thread(), (group + 1) * pieces + chunks, WARPS * WARP):
+            row = item // pieces
+            if row <= group:
                 if row < group:
                     head = kv_head * group + row
-                    x = ptr(load(args, AT + ROPE.x), T) + head * load(args, AT + ROPE.x_strides + 2)
-                    y = ptr(load(args, AT + ROPE.y), T) + head * load(args, AT + ROPE.y_strides + 2)
-                    rotate(x, ptr(generic(dynamic_shared() + row * pitch), T), at, sin, cos, size // 2, sign)
-                    rotate(x, y, at, sin, cos, size // 2, sign)  # last, as it may be in place
-                elif row == group:
-                    x = ptr(load(args, AT + ROPE.x2), T) + kv_head * load(args, AT + ROPE.x2_strides + 2)
-                    y = ptr(load(args, AT + ROPE.y2), T) + kv_head * load(args, AT + ROPE.y2_strides + 2)
-                    if block >= 0:
-                        to = address(k_to + kv_head * head_stride(cache, CACHE.k_cache_strides))
-                        rotate(x, ptr(to, T), at, sin, cos, size // 2, sign)
-                    rotate(x, y, at, sin, cos, size // 2, sign)
-                elif block >= 0:
-                    i = (item - (group + 1) * pieces) * width(v_from)
-                    x = v_from + kv_head * head_stride(cache, CACHE.v_strides)
-                    to = v_to + kv_head * head_stride(cache, CACHE.v_cache_strides)
-                    write(to, i, read(x, i, size - i, vector(x, 0)), size - i)
-            return 0
+                    x = load(args, AT + ROPE.x) + 2 * head * load(args, AT + ROPE.x_strides + 2)
+                    y = load(args, AT + ROPE.y) + 2 * head * load(args, AT + ROPE.y_strides + 2)
+                    to = generic(dynamic_shared() + row * pitch)
+                else:
+                    x = load(args, AT + ROPE.x2) + 2 * kv_head * load(args, AT + ROPE.x2_strides + 2)
+                    y = load(args, AT + ROPE.y2) + 2 * kv_head * load(args, AT + ROPE.y2_strides + 2)
+                    to = load(cache, CACHE.k_cache) + 2 * offset_of(cache, CACHE.k_cache_strides, block, place, kv_head)
+                    to = to if block >= 0 else y
+                piece(ptr(x, T), ptr(y, T), ptr(to, T), item - row * pieces, sin, cos, sign)
+            elif block >= 0:
+                i = 8 * (item - (group + 1) * pieces)
+                x = ptr(load(cache, CACHE.v), U) + offset_of(cache, CACHE.v_strides, 0, 0, kv_head)
+                to = ptr(load(cache, CACHE.v_cache), U) + offset_of(cache, CACHE.v_cache_strides, block, place, kv_head)
+                vstore_aligned(to, i, vload_aligned(x, i, 8))
+        return 0
 
-        @jit.inline
-        def kernel(args, lo, hi, T, C, P, U):
-            where, row, keys, status = share(args, lo)
-            error = turn(args, where[2], T, C, P, U)
-            barrier()  # the key and the value are seen by the block
-            if error != 0:
-                return error
-            if status != 0:
-                return status + 2 * SECOND
-            error = attend_rows(args, where, row, keys, 0, T)
-            return 0 if error == 0 else error + 2 * SECOND
+    @jit.inline
+    def kernel(args, lo, hi, T, C, P, U):
+        ask(args, ratio(lo, load(args, DECODE.parts)))
+        where, row, keys, status = share(args, lo)
+        slot, begun = slot_of(behind(args, AT + ROPE.WIDTH)), 0
+        if status == 0 and slot[0] != -2:
+            begun = bring_old(args, where, keys, slot, T)
+        error = turn_and_write(args, where[2], slot, T, C, P, U)
+        barrier()  # the key and the value are seen by the block
+        if error != 0:
+            return error
+        if status != 0:
+            return status + 2 * SECOND
+        error = attend_rows(args, where, row, keys, 0, begun, T)
+        return 0 if error == 0 else error + 2 * SECOND
 
-        return kernel
-
-    return attend, turned(rotate_halves, 8), turned(rotate_interleaved, 4)
+    return kernel
 
 
-attend_64, turned_halves_64, turned_interleaved_64 = _attend(64)
-attend_128, turned_halves_128, turned_interleaved_128 = _attend(128)
-attend_256, turned_halves_256, turned_interleaved_256 = _attend(256)
+def halves(half):
+    """(the function that turns a piece of a head with pairs (i, i + half) and stores it twice, pairs of a piece)."""
+
+    @jit.inline
+    def piece(x, y, to, at, sin, cos, sign):
+        i = 8 * at
+        c, s = vload_aligned(cos, i, 8), vload_aligned(sin, i, 8) * sign
+        a, b = vload_aligned(x, i, 8), vload_aligned(x, half + i, 8)
+        low, high = a * c - b * s, a * s + b * c
+        vstore_aligned(y, i, low)
+        vstore_aligned(y, half + i, high)
+        vstore_aligned(to, i, low)
+        vstore_aligned(to, half + i, high)
+
+    return piece, 8
+
+
+def interleaved(half):
+    """The same of pairs (2i, 2i + 1)."""
+
+    @jit.inline
+    def piece(x, y, to, at, sin, cos, sign):
+        i = 4 * at
+        c, s = vload_aligned(cos, i, 4), vload_aligned(sin, i, 4) * sign
+        v = vload_aligned(x, 2 * i, 8)
+        a, b = even(v), odd(v)
+        v = interleave(a * c - b * s, a * s + b * c)
+        vstore_aligned(y, 2 * i, v)
+        vstore_aligned(to, 2 * i, v)
+
+    return piece, 4
+
+
+for _size in GROUPED_SIZES:
+    globals()[f"attend_{_size}"] = _attend(_size)
+    globals()[f"turned_halves_{_size}"] = _attend(_size, halves)
+    globals()[f"turned_interleaved_{_size}"] = _attend(_size, interleaved)

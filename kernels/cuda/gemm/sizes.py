@@ -11,6 +11,15 @@ AHEAD = 2  # steps of the matrix that are on their way before x is there
 _STEP = 32 << 10  # bytes of the matrix that a step brings, about: the copy engine begins 20 copies a microsecond
 
 
+def share_of(rows, most, unit, blocks):
+    """How many of so many rows, whole units, a block has at a time, `most` at most: all blocks have about as many."""
+    found, least = [], -(-rows // (blocks * most))
+    for turns in range(least, least + 4):
+        share = -(-rows // (blocks * turns * unit)) * unit
+        found.append((turns * share, turns, share))
+    return min(found)[2]
+
+
 def stream_head(tokens, bands):
     """Bytes of the barriers and of the sums of all warps, which lie before the ring."""
     return -(-(STREAM_BARRIERS + 4 * STREAM_WARPS * tokens * (16 * bands + 4)) // 1024) * 1024

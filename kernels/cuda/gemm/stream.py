@@ -7,9 +7,11 @@ Two of its warps let the copy engine bring them, and x, to a ring in shared memo
 
 from numba import types
 
-from ...blocks.cuda import STREAM
+from ...blocks.cuda import GATING, STREAM
+from ...blocks.norm import ADD_RMS
 from ...build import jit
-from ...lang.mma import load_shared, multiply_halves
+from ...lang.memory import as_words, from_words
+from ...lang.mma import both, load_shared, multiply_halves
 from ...lang.ptx import (
     WARP,
     barrier,
@@ -18,12 +20,12 @@ from ...lang.ptx import (
     barrier_wait,
     block,
     blocks,
-    copy_tile,
+    copy_tile_once,
     generic,
     thread,
     wait_for_others,
 )
-from ...lang.simd import address, fill, load
+from ...lang.simd import address, bitcast, fill, load, ptr, vload, vstore
 from ..made import gated, normed
 from ..ring import (
     FREE,
@@ -45,8 +47,21 @@ from .rows import finish
 from .sizes import STREAM_BANDS, STREAM_WARPS, stream_head
 from .wgmma import ratio
 
-F32, U32 = types.float32, types.uint32
+F32, F64, U32 = types.float32, types.float64, types.uint32
 WARPS = STREAM_WARPS
+
+
+@jit.inline
+def bring(barrier, to, map_w, item, share, slab, slabs, half):
+    """Start to copy what a step has of the matrix: rows, or as many of each of its halves.
+
+    It comes once for each token: the cache keeps what blocks read one after the other (tables, weights of norms, keys).
+    """
+    barrier_expect(barrier, slabs * 128 * share)
+    if half == 0:
+        copy_tile_once(to, map_w, 0, item * share, slab, 0, barrier)
+    else:
+        copy_tile_once(to, map_w, 0, item * (share >> 1), 0, slab, barrier)
 
 
 @jit.inline
@@ -66,54 +81,111 @@ def bring_matrix(args, barriers, ring, stage_bytes, hi):
                 tell(here)
             elif first_lane:
                 let_pass(barriers, begun, stages, load(args, STREAM.ahead))
-                barrier_expect(here, slabs * 128 * share)
-                copy_tile(to, map_w, 0, item * share, start >> 6, 0, here)
+                bring(here, to, map_w, item, share, start >> 6, slabs, load(args, STREAM.half))
             begun += 1
             stage, phase = following(stage, phase, stages)
 
 
-def _product(tokens, bands, make=None):
-    """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `make` (`cuda/made.py`) makes x."""
+@jit.inline
+def step(sums, at, x_at, x_below, bands, wide, T):
+    """The sums of so many bands with 32 more of k; `wide`: of more than 8 rows of x."""
+    s0, s1, s2, s3, t0, t1, t2, t3 = sums
+    y = load_shared(x_at, U32, 4, 1, 0)
+    z = load_shared(x_below, U32, 4, 1, 0) if wide else y
+    a, b = load_shared(at, U32, 4, 1, 0), load_shared(at + 1024, U32, 4, 1, 0)
+    s0 = multiply_halves(s0, a, b, y, T)
+    if wide:
+        t0 = multiply_halves(t0, a, b, z, T)
+    if bands > 1:
+        a, b = load_shared(at + 2048, U32, 4, 1, 0), load_shared(at + 3072, U32, 4, 1, 0)
+        s1 = multiply_halves(s1, a, b, y, T)
+        if wide:
+            t1 = multiply_halves(t1, a, b, z, T)
+    if bands > 2:
+        a, b = load_shared(at + 4096, U32, 4, 1, 0), load_shared(at + 5120, U32, 4, 1, 0)
+        s2 = multiply_halves(s2, a, b, y, T)
+        if wide:
+            t2 = multiply_halves(t2, a, b, z, T)
+    if bands > 3:
+        a, b = load_shared(at + 6144, U32, 4, 1, 0), load_shared(at + 7168, U32, 4, 1, 0)
+        s3 = multiply_halves(s3, a, b, y, T)
+        if wide:
+            t3 = multiply_halves(t3, a, b, z, T)
+    return s0, s1, s2, s3, t0, t1, t2, t3
+
+
+@jit.inline
+def lines_of(warp):
+    """(row of a band, piece of 16 bytes of 64 of k) that a thread of a warp reads.
+
+    So numbered, neighbours of eight threads read different halves of their rows: they meet in no bank.
+    """
+    g = thread() % WARP // 4
+    return g >> 1 | (g & 1) << 2, (warp & 1) * 4 + thread() % 4
+
+
+@jit.inline
+def finish_rows(args, memory, tokens, lined, item, threads, T, R, ACT):
+    """The epilogue of an item, which so many threads do."""
+    share, count = load(args, STREAM.share), load(args, STREAM.tokens)
+    first = item * share
+    here = min(share, load(args, STREAM.rows) - first)
+    for i in range(thread(), here * count, threads):
+        token = ratio(i, here)
+        row = i - token * here
+        finish(args, total_of(memory, tokens, lined, token, row), first + row, token, T, R, ACT)
+
+
+@jit.inline
+def gate_rows(args, at, memory, tokens, lined, item, threads, T, GATE):
+    """The epilogue of an item that has rows of both halves: the results, and y = GATE(up, gate), two at a time.
+
+    The block of y begins at word `at`; so many threads do it.
+    """
+    half, share, count = load(args, STREAM.half), load(args, STREAM.share) >> 1, load(args, STREAM.tokens)
+    first, alpha = item * share, F32(bitcast(load(args, STREAM.alpha), F64))
+    pairs, bias, gate_first = min(share, half - first) >> 1, load(args, STREAM.bias), load(args, at + GATING.gate_first)
+    for i in range(thread(), pairs * count, threads):
+        token = ratio(i, pairs)
+        row = 2 * (i - token * pairs)
+        out = ptr(load(args, STREAM.out), T) + token * load(args, STREAM.token_step)
+        y = ptr(load(args, at + GATING.y), T) + token * load(args, at + GATING.y_stride)
+        a = two_sums(memory, tokens, lined, token, row) * alpha
+        b = two_sums(memory, tokens, lined, token, share + row) * alpha
+        row += first
+        if bias != 0:
+            a, b = a + vload(ptr(bias, T), row, 2), b + vload(ptr(bias, T), half + row, 2)
+        a, b = as_words(a, T), as_words(b, T)
+        vstore(ptr(address(out + row), U32), 0, a)
+        vstore(ptr(address(out + (half + row)), U32), 0, b)
+        a, b = from_words(a, T), from_words(b, T)
+        value = GATE(b, a) if gate_first != 0 else GATE(a, b)
+        vstore(ptr(address(y + row), U32), 0, as_words(value, T))
+
+
+@jit.inline
+def two_sums(memory, tokens, lined, token, row):
+    """What all warps have for two neighbouring rows of the matrix."""
+    first, second = total_of(memory, tokens, lined, token, row), total_of(memory, tokens, lined, token, row + 1)
+    return both(fill(first, F32, 1), fill(second, F32, 1))
+
+
+def _product(tokens, bands, make=None, gating=False):
+    """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `make` (`cuda/made.py`) makes x, and
+    with `gating` a gate follows."""
     lined = 16 * bands + 4  # rows of the sums of a row of x, so that a warp's lie in all banks
+    behind_product = STREAM.WIDTH + (0 if make is None else ADD_RMS.WIDTH)
     head = stream_head(tokens, bands)
 
     @jit.inline
-    def step(sums, at, x_at, x_below, T):
-        """The sums of the bands with 32 more of k."""
-        s0, s1, s2, s3, t0, t1, t2, t3 = sums
-        y = load_shared(x_at, U32, 4, 1, 0)
-        z = load_shared(x_below, U32, 4, 1, 0) if tokens > 8 else y
-        a, b = load_shared(at, U32, 4, 1, 0), load_shared(at + 1024, U32, 4, 1, 0)
-        s0 = multiply_halves(s0, a, b, y, T)
-        if tokens > 8:
-            t0 = multiply_halves(t0, a, b, z, T)
-        if bands > 1:
-            a, b = load_shared(at + 2048, U32, 4, 1, 0), load_shared(at + 3072, U32, 4, 1, 0)
-            s1 = multiply_halves(s1, a, b, y, T)
-            if tokens > 8:
-                t1 = multiply_halves(t1, a, b, z, T)
-        if bands > 2:
-            a, b = load_shared(at + 4096, U32, 4, 1, 0), load_shared(at + 5120, U32, 4, 1, 0)
-            s2 = multiply_halves(s2, a, b, y, T)
-            if tokens > 8:
-                t2 = multiply_halves(t2, a, b, z, T)
-        if bands > 3:
-            a, b = load_shared(at + 6144, U32, 4, 1, 0), load_shared(at + 7168, U32, 4, 1, 0)
-            s3 = multiply_halves(s3, a, b, y, T)
-            if tokens > 8:
-                t3 = multiply_halves(t3, a, b, z, T)
-        return s0, s1, s2, s3, t0, t1, t2, t3
-
-    @jit.inline
-    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES):
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE):
         """What the other warps do."""
         k, stages, share, count, slabs = (
             load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.tokens),
             load(args, STREAM.slabs),
         )  # fmt: skip
-        warp, g, t, stage, phase = thread() // WARP, thread() % WARP // 4, thread() % 4, 0, 0
-        # so numbered, neighbours of eight threads read different halves of their rows: they meet in no bank
-        row, piece = g >> 1 | (g & 1) << 2, (warp & 1) * 4 + t
+        warp, t, stage, phase = thread() // WARP, thread() % 4, 0, 0
+        row, piece = lines_of(warp)
         own, within = memory + warp * tokens * lined, row * 128 + ((piece ^ row) << 4)
         upper, lower = min(row, count - 1), min(row + 8, count - 1)
         whole = load(args, STREAM.whole) != 0
@@ -136,7 +208,7 @@ def _product(tokens, bands, make=None):
                     sums = step(
                         sums, place + slab * share * 128 + within,
                         x_at + (line + upper) * 128 + ((piece ^ (line + upper & 7)) << 4),
-                        x_at + (line + lower) * 128 + ((piece ^ (line + lower & 7)) << 4), T,
+                        x_at + (line + lower) * 128 + ((piece ^ (line + lower & 7)) << 4), bands, tokens > 8, T,
                     )  # fmt: skip
                 free(here)
                 stage, phase = following(stage, phase, stages)
@@ -156,17 +228,14 @@ def _product(tokens, bands, make=None):
                 if bands > 3:
                     keep(own, (8 + t) * lined + (48 + row), 4 * lined, 8, sums[7])
             barrier_of(1, WARPS * WARP)
-            first = item * share
-            here = min(share, load(args, STREAM.rows) - first)
-            for i in range(thread(), here * count, WARPS * WARP):
-                token = ratio(i, here)
-                at_row = i - token * here
-                total = total_of(memory, tokens, lined, token, at_row)
-                finish(args, total, first + at_row, token, T, R, ACT)
+            if gating:
+                gate_rows(args, behind_product, memory, tokens, lined, item, WARPS * WARP, T, GATE)
+            else:
+                finish_rows(args, memory, tokens, lined, item, WARPS * WARP, T, R, ACT)
             barrier_of(1, WARPS * WARP)
 
     @jit.inline
-    def product(args, lo, hi, T, R, ACT, HOW=0, PIECES=0):
+    def run(args, hi, T, R, ACT, HOW, PIECES, GATE):
         share, count, slabs = load(args, STREAM.share), load(args, STREAM.tokens), load(args, STREAM.slabs)
         stages, k, whole = load(args, STREAM.stages), load(args, STREAM.k), load(args, STREAM.whole)
         matrix, memory = slabs * share * 128, sums_memory()
@@ -185,13 +254,23 @@ def _product(tokens, bands, make=None):
                     whole,
                 )  # fmt: skip
         else:
-            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES)
+            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE)
         return 0
 
-    return product
+    @jit.inline
+    def product(args, lo, hi, T, R, ACT, HOW=0, PIECES=0, GATE=None):
+        return run(args, hi, T, R, ACT, HOW, PIECES, GATE)
+
+    @jit.inline
+    def gating_product(args, lo, hi, T, R, ACT, GATE):
+        return run(args, hi, T, R, ACT, 0, 0, GATE)
+
+    return gating_product if gating and make is None else product
 
 
 _MAKES = {"normed": normed(WARPS * WARP), "gated": gated(WARPS * WARP, 4)}
 for _bands in STREAM_BANDS:
     globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
     globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
+    globals()[f"gating_8_{_bands}"] = _product(8, _bands, gating=True)
+    globals()[f"normed_gating_8_{_bands}"] = _product(8, _bands, _MAKES["normed"], gating=True)

@@ -5,13 +5,12 @@ Later passes over rows that registers do not hold find them in the caches.
 Statistics are float32 (float64 for float64), their final square root and division float64, as on the CPU.
 """
 
-import math
-
 from numba import types
 
 from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
+from ...lang.wide import inverse_root, quotient
 from ..block import fold_row, places, read, team_sum, vector, width, write
 from .held import each_row, inside_part, lined, own_rows, part_of, part_sum, read_along, read_part, write_part
 
@@ -55,7 +54,7 @@ def scale_row(x, w, y, size, scale, team):
 @jit.inline
 def held_scale(v, size, eps, TEAM):
     """1 / sqrt(mean of v^2 + eps), v the parts of a row that threads hold."""
-    return F32(1.0 / math.sqrt(F64(part_sum(reduce_add(v * v), TEAM)) / float(size) + eps))
+    return F32(inverse_root(F64(part_sum(reduce_add(v * v), TEAM)) * quotient(1.0, float(size)) + eps))
 
 
 @jit.inline
@@ -89,7 +88,7 @@ def rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
         x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
         y = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride)
         mean = sum_squares(x, size, team) / float(size)
-        scale_row(x, ptr(load(args, RMS.w), W), y, size, 1.0 / math.sqrt(mean + eps), team)
+        scale_row(x, ptr(load(args, RMS.w), W), y, size, inverse_root(mean + eps), team)
     return 0
 
 
@@ -135,7 +134,7 @@ def add_rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
         like = vector(a, 0.0)
         for i in range(team[0] * width(a), size, team[1] * width(a)):  # each thread reads again what it writes
             write(total, i, read(a, i, size - i, like) + read(b, i, size - i, like), size - i)
-        scale = 1.0 / math.sqrt(sum_squares(total, size, team) / float(size) + eps)
+        scale = inverse_root(sum_squares(total, size, team) / float(size) + eps)
         scale_row(total, ptr(load(args, ADD_RMS.w), W), y, size, scale, team)
     return 0
 
@@ -188,7 +187,7 @@ def layer_norm(args, lo, hi, T, W, B, TEAM, PIECES, SPAN):
         x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
         y = ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride)
         mean, like = row_mean(x, size, team), vector(x, 0.0)
-        scale = 1.0 / math.sqrt(row_variance(x, size, mean, team) + eps)
+        scale = inverse_root(row_variance(x, size, mean, team) + eps)
         for i in range(team[0] * width(x), size, team[1] * width(x)):
             v = (read(x, i, size - i, like) - mean) * scale
             if has_weight:

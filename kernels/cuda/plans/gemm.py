@@ -11,6 +11,7 @@ from ...build.load import elsewhere, kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.gemm import ActivationGrad, PackWeight, Product
+from ..gemm import sizes
 from ..gemm.sizes import AHEAD, STREAM_BANDS, stream_head, stream_ring, whole_bytes
 from ..policy import ROW_THREADS
 from ..policy import shape as shape_of
@@ -236,13 +237,8 @@ def slabs_map(dtype, rows, k, stride, slabs, share=None):
 
 
 def share_of(rows, most, unit=8):
-    """How many of so many rows, whole units, a block has at a time, `most` at most: all blocks have about as many."""
-    blocks, found = elsewhere().multiprocessors, []
-    least = -(-rows // (blocks * most))
-    for turns in range(least, least + 4):
-        share = -(-rows // (blocks * turns * unit)) * unit
-        found.append((turns * share, turns, share))
-    return min(found)[2]
+    """How many of so many rows a block of this GPU has at a time: `gemm/sizes.py`."""
+    return sizes.share_of(rows, most, unit, elsewhere().multiprocessors)
 
 
 _PARTS_ALONE = {**dict.fromkeys(("bias", "residual", "a_scales", "b_scales")), "c": ("parts", 0)}

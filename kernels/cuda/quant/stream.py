@@ -24,7 +24,7 @@ from ...lang.ptx import (
     barrier_wait,
     block,
     blocks,
-    copy_tile,
+    copy_tile_once,
     generic,
     thread,
     wait_for_others,
@@ -104,9 +104,9 @@ def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
                 barrier_wait(here + FREE, phase)
                 let_pass(barriers, begun, stages, load(args, BLOCK.ahead))
                 barrier_expect(here, share * (planes + params))
-                copy_tile(to, maps, 0, step * (planes >> 7), within * share, 0, here)
+                copy_tile_once(to, maps, 0, step * (planes >> 7), within * share, 0, here)
                 if not is_flat(F):
-                    copy_tile(to + share * planes, maps + 128, 0, 0, step, within * share, here)
+                    copy_tile_once(to + share * planes, maps + 128, 0, 0, step, within * share, here)
                 begun += 1
                 stage, phase = following(stage, phase, stages)
 
