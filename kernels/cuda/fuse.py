@@ -196,7 +196,7 @@ class _Product(NamedTuple):
 
 def _of_floats(types, words):
     rows, columns, bias = words[STREAM.tokens], words[STREAM.rows], words[STREAM.bias]
-    if types[1:] != [types[0], "None"] or words[STREAM.residual]:  # which the first block may write
+    if types[1:] != [types[0], "None"] or words[STREAM.residual] or words[STREAM.w] % 16:  # a residual may be x
         return None
     bias, out = (bias, 2 * max(rows, columns) * (bias != 0)), (words[STREAM.out], 2 * rows * columns)
     parameters = dict(zip(("T", "R", "ACT"), types))
@@ -252,7 +252,7 @@ def _gating_product(rows, names, kernels):
     """The same of a product, or a norm and its product, and the gate of both halves of the result.
 
     A block has as many rows of either half, so that the gate is a part of its epilogue: if the next product made it, as
-    it makes a norm, each of its blocks would (14336 of them: 4.8 us, of which a block now has some 100).
+    it makes a norm, each of its blocks would (of 14336 elements in 4.8 us; a block has some 100 now).
     """
     made = _made_product(rows[:2], names[:2], kernels) if len(rows) == 3 else None
     (other, *types), (kind, *of_gate) = names[-2:]
@@ -269,7 +269,8 @@ def _gating_product(rows, names, kernels):
         and (words[STREAM.row_step], words[STREAM.token_step]) == (1, 2 * half) and half % 8 == 0
         and (gate.rows, gate.size) == (count, half) and {up, gated} == {out, out + 2 * half}
         and (count == 1 or up_stride == stride == 2 * half)
-        and all(at % 16 == 0 for at in (out, y, words[STREAM.w])) and y_stride % 2 == 0
+        and all(at % 16 == 0 for at in (out, y, words[STREAM.w], words[STREAM.x])) and words[STREAM.whole]
+        and y_stride % 2 == 0
     )  # fmt: skip
     bias = words[STREAM.bias], 4 * half * (words[STREAM.bias] != 0)
     read = [bias, *((at, end - at) for at, end in MATRICES["gemm.stream"](words))]
@@ -302,6 +303,17 @@ def _gating_product(rows, names, kernels):
     return name, parameters | {"GATE": OPS[kind]}, words, -(-half // share)
 
 
+def _lean_product(rows, names, kernels):
+    """The same of a product whose matrix and x lie at multiples of 16 bytes, which has a kernel with less code."""
+    ((other, *types),) = names
+    if not other.startswith("gemm.stream.product_8_"):
+        return None
+    words = _words(rows[0])
+    if not words[STREAM.whole] or words[STREAM.w] % 16 or words[STREAM.x] % 16:
+        return None
+    return other.replace("product", "lean"), dict(zip(("T", "R", "ACT"), types)), words, rows[0][3]
+
+
 class _Errors:
     """The sentences of a joined launch: those of each launch, whose codes are as many times `SECOND` larger."""
 
@@ -316,6 +328,7 @@ class _Errors:
 
 _JOINS = (  # of so many launches
     (3, _turned_attention), (3, _gating_product), (2, _gating_product), (2, _turned_and_written), (2, _made_product),
+    (1, _lean_product),
 )  # fmt: skip
 
 
@@ -328,6 +341,7 @@ def of_models(dtype):
     types = {"T": dtype, "R": dtype, "ACT": None}
     held = dict.fromkeys(row_parts(size, 2, ROW_KERNELS["norm.rows.add_rms_norm"])[:2] for size in SIZES)
     for bands in STREAM_BANDS:
+        yield ("linear",), f"gemm.stream.lean_8_{bands}", types
         for team, pieces in held:
             parameters = types | {"TEAM": team, "PIECES": pieces}
             yield ("add_rms_norm", "linear"), f"gemm.stream.normed_8_{bands}", parameters

@@ -320,7 +320,7 @@ OWN = {
             ("gemm", "product", STREAM_BANDS, {8: STREAM_WARPS, 16: STREAM_WARPS}),
             *(
                 ("gemm", name, STREAM_BANDS, {8: STREAM_WARPS})
-                for name in ("normed", "gated", "gating", "normed_gating")
+                for name in ("lean", "normed", "gated", "gating", "normed_gating")
             ),
             ("quant", "product", STREAM_PANELS, PACKED_WARPS),
             *(("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]}) for name in ("normed", "gated")),

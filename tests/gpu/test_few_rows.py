@@ -136,6 +136,30 @@ def test_gates_on_the_way(kind, rows, k, dtype, device, rng):
     same_bits(before, after)
 
 
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("rows, k, half, dtype", [(1, 320, 40, "bfloat16"), slow(2, 1280, 88, "float16")])
+def test_gates_behind_a_product(rows, k, half, dtype, normed, device, rng):
+    w, bias = tensor(rng, (2 * half, k), dtype, device), tensor(rng, 2 * half, dtype, device)
+    x, weight = tensor(rng, (rows, k), dtype, device), tensor(rng, k, dtype, device)
+
+    def run():
+        a = F.rms_norm(x, (k,), weight) if normed else x
+        y = ic.linear(a, w, bias)
+        return [y, ic.silu_and_mul(y)] + [a] * normed
+
+    before, after, names = replayed(device, run)
+    assert len(names) == 1 and names[0].startswith(f"gemm.stream.{'normed_' * normed}gating_8_")
+    same_bits(before, after)
+
+
+@pytest.mark.parametrize("rows, n, k, dtype", [(1, 40, 320, "bfloat16"), slow(7, 88, 1280, "float16")])
+def test_products_of_aligned_rows(rows, n, k, dtype, device, rng):
+    w, x = tensor(rng, (n, k), dtype, device), tensor(rng, (rows, k), dtype, device)
+    before, after, names = replayed(device, lambda: [ic.linear(x, w)])
+    assert names[0].startswith("gemm.stream.lean_8_")
+    same_bits(before, after)
+
+
 @pytest.mark.parametrize(
     "size, rotated, how", [(64, 64, "halves"), slow(40, 24, "interleaved"), slow(40, 24, "halves")]
 )

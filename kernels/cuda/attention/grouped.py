@@ -65,7 +65,7 @@ def _attend(size, turn=None):
     """The kernel for heads of `size` elements; with `turn`, after a rotary embedding of this kind.
 
     Then all that is read and written lies at multiples of 16 bytes, of one token of one sequence (`cuda/fuse.py` sees
-    to that): a kernel that runs for so short a time waits for its own code, and had 5,700 instructions, not N.
+    to that): a kernel that runs for so short a time waits for its own code, and has 1,700 instructions now, where it had 5,700.
     """
     joined, pitch, lanes, chunks = turn is not None, 2 * size + PAD, size // 2, size // 8
     tensor, stage_bytes, rows = KEYS * pitch, 2 * KEYS * pitch, WARP // chunks  # rows: that a warp copies at once
@@ -91,30 +91,6 @@ def _attend(size, turn=None):
             left = size if start <= j + row + i * rows < stop else 0
             bring_vector(k + i * k_step, left, to + i * rows * pitch, T, T)
             bring_vector(v + i * v_step, left, to + tensor + i * rows * pitch, T, T)
-
-    @jit.inline
-    def bring_old(args, where, keys, slot, T):
-        """Start to copy the first keys and values of this warp that were there before the one which goes to a slot, the
-        (block, place): how many stages of them."""
-        seq, kv_start, kv_head = where
-        first, start, stop, _ = keys
-        begun, going, bounds = 0, True, (max(start, first), stop)
-        while going and begun < STAGES - 1:
-            j = start + begun * KEYS
-            column, place = column_of(args, kv_start + j)
-            block = block_of(args, seq, column) if j < stop else -1
-            going = 0 <= block < load(args, ATTENTION.blocks)
-            going = going and (block != slot[0] or slot[1] < place or place + KEYS <= slot[1])
-            if going:
-                bring(args, block, place, kv_head, j, bounds, own_ring() + begun * stage_bytes, T)
-                commit_copies()
-                begun += 1
-        return begun
-
-    @jit.inline
-    def own_ring():
-        """Where the stages of this warp lie."""
-        return dynamic_shared() + ROWS * pitch + thread() // WARP * STAGES * stage_bytes
 
     @jit.inline
     def keep(args, state, ring, seq, in_seq, token, head, left, part, T):
@@ -162,15 +138,14 @@ def _attend(size, turn=None):
                     store(scratch + load(args, DECODE.stats), 2 * slot + 1, whole)
 
     @jit.inline
-    def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, begun, T):
-        """((sums, largest scores, sums of weights), error) of a warp over the keys [start, stop), from `first` on, of
-        which as many stages as have `begun` are on their way."""
+    def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, T):
+        """((sums, largest scores, sums of weights), error) of a warp over the keys [start, stop), from `first` on."""
         scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
         sums, top, total = fill(0.0, F32, lanes), fill(-INF, F32, 2), fill(0.0, F32, 2)
-        bounds, error, j, stage = (max(start, first), stop), 0, start + begun * KEYS, begun
-        column, place = column_of(args, kv_start + j)
-        block = block_of(args, seq, column) if j < stop else 0
-        for i in range(begun - STAGES + 1, (max(0, stop - start) + KEYS - 1) // KEYS):
+        bounds, error, j, stage = (max(start, first), stop), 0, start, 0
+        column, place = column_of(args, kv_start + start)
+        block = block_of(args, seq, column) if start < stop else 0
+        for i in range(-STAGES + 1, (max(0, stop - start) + KEYS - 1) // KEYS):
             if i >= 0:
                 wait_copies(AHEAD)
                 warp_barrier()
@@ -228,13 +203,14 @@ def _attend(size, turn=None):
         return (seq, kv_start, index - token * kv_heads), (token, in_seq), keys, status
 
     @jit.inline
-    def attend_rows(args, where, row, keys, g, begun, T):
+    def attend_rows(args, where, row, keys, g, T):
         """The rows of queries in shared memory, those from number `g` on of a key/value head: an error."""
         seq, kv_start, kv_head = where
         first, start, stop, part = keys
         base, group = dynamic_shared(), load(args, ATTENTION.group)
         rings, queries = base + ROWS * pitch, base + corner(T, pitch)
-        state, error = over_keys(args, queries, own_ring(), seq, kv_start, kv_head, first, start, stop, begun, T)
+        ring = rings + thread() // WARP * STAGES * stage_bytes
+        state, error = over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, T)
         warp_barrier()
         keep(args, state, rings, seq, row[1], row[0], kv_head * group + g, group - g, part, T)
         return error
@@ -252,7 +228,7 @@ def _attend(size, turn=None):
             commit_copies()
             wait_copies(0)
             barrier()
-            error |= attend_rows(args, where, row, keys, g, 0, T)
+            error |= attend_rows(args, where, row, keys, g, T)
             barrier()
         return error
 
@@ -288,9 +264,10 @@ def _attend(size, turn=None):
         return block, slot - block * size
 
     @jit.inline
-    def turn_and_write(args, kv_head, slot, T, C, P, U):
+    def turn_and_write(args, kv_head, T, C, P, U):
         """What this block has of the rotary embedding and the cache: an error."""
-        cache, group, (block, place) = behind(args, AT + ROPE.WIDTH), load(args, ATTENTION.group), slot
+        cache, group = behind(args, AT + ROPE.WIDTH), load(args, ATTENTION.group)
+        block, place = slot_of(cache)
         position = I64(load(ptr(load(args, AT + ROPE.positions), P), 0))
         if position < 0 or position >= load(args, AT + ROPE.rows):
             return BAD_POSITION
@@ -324,16 +301,13 @@ def _attend(size, turn=None):
     def kernel(args, lo, hi, T, C, P, U):
         ask(args, ratio(lo, load(args, DECODE.parts)))
         where, row, keys, status = share(args, lo)
-        slot, begun = slot_of(behind(args, AT + ROPE.WIDTH)), 0
-        if status == 0 and slot[0] != -2:
-            begun = bring_old(args, where, keys, slot, T)
-        error = turn_and_write(args, where[2], slot, T, C, P, U)
+        error = turn_and_write(args, where[2], T, C, P, U)
         barrier()  # the key and the value are seen by the block
         if error != 0:
             return error
         if status != 0:
             return status + 2 * SECOND
-        error = attend_rows(args, where, row, keys, 0, begun, T)
+        error = attend_rows(args, where, row, keys, 0, T)
         return 0 if error == 0 else error + 2 * SECOND
 
     return kernel

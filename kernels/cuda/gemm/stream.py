@@ -20,7 +20,9 @@ from ...lang.ptx import (
     barrier_wait,
     block,
     blocks,
+    copy_tile,
     copy_tile_once,
+    fetch_map,
     generic,
     thread,
     wait_for_others,
@@ -62,28 +64,6 @@ def bring(barrier, to, map_w, item, share, slab, slabs, half):
         copy_tile_once(to, map_w, 0, item * share, slab, 0, barrier)
     else:
         copy_tile_once(to, map_w, 0, item * (share >> 1), 0, slab, barrier)
-
-
-@jit.inline
-def bring_matrix(args, barriers, ring, stage_bytes, hi):
-    """What one warp does: it brings the rows of the matrix, step by step."""
-    k, stages, share, slabs = (
-        load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.slabs),
-    )  # fmt: skip
-    w, map_w, rows = load(args, STREAM.map_w), address(args) + 8 * STREAM.map_w, load(args, STREAM.rows)
-    begun, stage, phase, first_lane = 0, 0, 1, thread() % WARP == 0
-    for item in range(block(), hi, blocks()):
-        for start in range(0, k, 64 * slabs):
-            here, to = stage_of(barriers, ring, stage_bytes, stage)
-            barrier_wait(here + FREE, phase)
-            if w & 15 != 0:
-                carry(to, w, item * share, share, rows, load(args, STREAM.w_stride), start, slabs, k)
-                tell(here)
-            elif first_lane:
-                let_pass(barriers, begun, stages, load(args, STREAM.ahead))
-                bring(here, to, map_w, item, share, start >> 6, slabs, load(args, STREAM.half))
-            begun += 1
-            stage, phase = following(stage, phase, stages)
 
 
 @jit.inline
@@ -170,12 +150,49 @@ def two_sums(memory, tokens, lined, token, row):
     return both(fill(first, F32, 1), fill(second, F32, 1))
 
 
-def _product(tokens, bands, make=None, gating=False):
+def _product(tokens, bands, make=None, gating=False, lean=True):
     """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `make` (`cuda/made.py`) makes x, and
-    with `gating` a gate follows."""
+    with `gating` a gate follows. `lean`: w and x lie at multiples of 16 bytes, and x comes as a whole.
+
+    A kernel that runs for a few microseconds waits for its own code, too: a lean one has half of it.
+    """
     lined = 16 * bands + 4  # rows of the sums of a row of x, so that a warp's lie in all banks
     behind_product = STREAM.WIDTH + (0 if make is None else ADD_RMS.WIDTH)
     head = stream_head(tokens, bands)
+
+    @jit.inline
+    def bring_matrix(args, barriers, ring, stage_bytes, hi):
+        """What one warp does: it brings the rows of the matrix, step by step."""
+        k, stages, share, slabs = (
+            load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.slabs),
+        )  # fmt: skip
+        w, map_w, rows = load(args, STREAM.map_w), address(args) + 8 * STREAM.map_w, load(args, STREAM.rows)
+        begun, stage, phase, item, first_lane = 0, 0, 1, block(), thread() % WARP == 0
+        while item < hi:
+            start = 0
+            while start < k:
+                here, to = stage_of(barriers, ring, stage_bytes, stage)
+                barrier_wait(here + FREE, phase)
+                if not lean and w & 15 != 0:
+                    carry(to, w, item * share, share, rows, load(args, STREAM.w_stride), start, slabs, k)
+                    tell(here)
+                elif first_lane:
+                    let_pass(barriers, begun, stages, load(args, STREAM.ahead))
+                    bring(here, to, map_w, item, share, start >> 6, slabs, load(args, STREAM.half))
+                begun += 1
+                stage, phase = following(stage, phase, stages)
+                start += 64 * slabs
+            item += blocks()
+
+    @jit.inline
+    def bring_whole(args, barriers, to, k, count):
+        """What another one does: it brings x, behind the launches before this one."""
+        tensor = address(args) + 8 * STREAM.map_x
+        if thread() % WARP == 0:
+            fetch_map(tensor)
+            wait_for_others()
+            barrier_expect(barriers + X, 2 * k * count)
+            copy_tile(to, tensor, 0, 0, 0, 0, barriers + X)
 
     @jit.inline
     def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE):
@@ -188,16 +205,16 @@ def _product(tokens, bands, make=None, gating=False):
         row, piece = lines_of(warp)
         own, within = memory + warp * tokens * lined, row * 128 + ((piece ^ row) << 4)
         upper, lower = min(row, count - 1), min(row + 8, count - 1)
-        whole = load(args, STREAM.whole) != 0
+        whole, item = lean or load(args, STREAM.whole) != 0, block()
         wait_for_others()
         if make is not None:
             make(args, STREAM.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES)
         elif whole:
             barrier_wait(barriers + X, 0)
-        for item in range(block(), hi, blocks()):
-            none = fill(0.0, F32, 4)
+        while item < hi:
+            none, start = fill(0.0, F32, 4), 0
             sums = none, none, none, none, none, none, none, none
-            for start in range(0, k >> 6, slabs):
+            while start < k >> 6:
                 here, place = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here, phase)
                 if not whole:
@@ -212,6 +229,7 @@ def _product(tokens, bands, make=None, gating=False):
                     )  # fmt: skip
                 free(here)
                 stage, phase = following(stage, phase, stages)
+                start += slabs
             keep(own, t * lined + row, 4 * lined, 8, sums[0])
             if bands > 1:
                 keep(own, t * lined + (16 + row), 4 * lined, 8, sums[1])
@@ -233,6 +251,7 @@ def _product(tokens, bands, make=None, gating=False):
             else:
                 finish_rows(args, memory, tokens, lined, item, WARPS * WARP, T, R, ACT)
             barrier_of(1, WARPS * WARP)
+            item += blocks()
 
     @jit.inline
     def run(args, hi, T, R, ACT, HOW, PIECES, GATE):
@@ -247,7 +266,9 @@ def _product(tokens, bands, make=None, gating=False):
         if warp == WARPS:
             bring_matrix(args, barriers, ring, stage_bytes, hi)
         elif warp > WARPS:
-            if make is None:
+            if make is None and lean:
+                bring_whole(args, barriers, x_whole, k, count)
+            elif make is None:
                 bring_x(
                     barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, slabs,
                     address(args) + 8 * STREAM.map_x, load(args, STREAM.map_x), count, load(args, STREAM.x_stride),
@@ -270,7 +291,8 @@ def _product(tokens, bands, make=None, gating=False):
 
 _MAKES = {"normed": normed(WARPS * WARP), "gated": gated(WARPS * WARP, 4)}
 for _bands in STREAM_BANDS:
-    globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
+    globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands, lean=False) for tokens in (8, 16)})
+    globals()[f"lean_8_{_bands}"] = _product(8, _bands)
     globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
     globals()[f"gating_8_{_bands}"] = _product(8, _bands, gating=True)
     globals()[f"normed_gating_8_{_bands}"] = _product(8, _bands, _MAKES["normed"], gating=True)

@@ -94,9 +94,9 @@ def matrix_step(share, slabs, params, F):
 def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
     """What one warp does: it brings panels, step by step."""
     k, stages, share = load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share)
-    begun, stage, phase, planes = 0, 0, 1, plane_step(slabs, F)
+    begun, stage, phase, planes, item = 0, 0, 1, plane_step(slabs, F), block()
     if thread() % WARP == 0:
-        for item in range(block(), hi, blocks()):
+        while item < hi:
             number, within = weight_of(args, item)
             maps = address(args) + 8 * (BLOCK.map_w0 + 32 * number)
             for step in range(ratio(k, 64 * slabs)):
@@ -109,6 +109,7 @@ def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
                     copy_tile_once(to + share * planes, maps + 128, 0, 0, step, within * share, here)
                 begun += 1
                 stage, phase = following(stage, phase, stages)
+            item += blocks()
 
 
 def _each(one, count):
@@ -280,16 +281,16 @@ def _product(tokens, bands, make=None):
         own, planes, upper, lower = (
             memory + warp % PARTS * tokens * lined, plane_step(slabs, F), min(g, count - 1), min(g + 8, count - 1),
         )  # fmt: skip
-        whole, matrix = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F)
+        whole, matrix, item = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F), block()
         wait_for_others()
         if make is not None:
             make(args, BLOCK.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES)
         elif whole:
             barrier_wait(barriers + X, 0)
-        for item in range(block(), hi, blocks()):
-            none = fill(0.0, F32, 4), fill(0.0, F32, 4)
+        while item < hi:
+            none, start = (fill(0.0, F32, 4), fill(0.0, F32, 4)), 0
             sums = times(none)
-            for start in range(0, k >> 6, slabs):
+            while start < k >> 6:
                 here, place = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here, phase)
                 if not whole:
@@ -305,6 +306,7 @@ def _product(tokens, bands, make=None):
                         sums = every(sums, at, (x, y), prepared(x, y, F, T), unit, shift, F, T)
                 free(here)
                 stage, phase = following(stage, phase, stages)
+                start += slabs
             if warps > PARTS:
                 if warp >= PARTS:
                     sums = keep_all(sums, own, t, row, 0, 0, F, T)
@@ -316,6 +318,7 @@ def _product(tokens, bands, make=None):
             barrier_of(1, warps * WARP)
             finish(args, memory, item, count, F, T)
             barrier_of(1, warps * WARP)
+            item += blocks()
 
     @jit.inline
     def product(args, lo, hi, F, T, SLABS, PARAMS, HOW=0, PIECES=0):
