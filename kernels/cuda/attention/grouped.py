@@ -65,7 +65,8 @@ def _attend(size, turn=None):
     """The kernel for heads of `size` elements; with `turn`, after a rotary embedding of this kind.
 
     Then all that is read and written lies at multiples of 16 bytes, of one token of one sequence (`cuda/fuse.py` sees
-    to that): a kernel that runs for so short a time waits for its own code, and has 1,700 instructions now, where it had 5,700.
+    to that). A kernel that runs for so short a time waits for its own code: with 5,700 instructions, not 1,700, a
+    token's attention took 13.2 us in a layer of Llama 1B's shape, not 8.0 (H200).
     """
     joined, pitch, lanes, chunks = turn is not None, 2 * size + PAD, size // 2, size // 8
     tensor, stage_bytes, rows = KEYS * pitch, 2 * KEYS * pitch, WARP // chunks  # rows: that a warp copies at once
