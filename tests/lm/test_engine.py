@@ -12,7 +12,7 @@ from infinicore.kernels.cpu import machine
 
 import infinicore
 from infinicore import lm
-from infinicore.lm.engine import Engine, SamplingParams, memory
+from infinicore.lm.engine import Engine, SamplingParams, memory, runner
 from infinicore.lm.engine.draws import log_softmax, uniforms
 from infinicore.lm.engine.ngram import NgramProposer
 from infinicore.lm.engine.params import OUTPUT_KINDS
@@ -88,13 +88,21 @@ def mixture(tokenizer, rng, count):
     return found
 
 
-@pytest.mark.parametrize("guessing", [False, True])
+@pytest.mark.parametrize("how", ["plain", "guessing", "ahead"])
 @pytest.mark.parametrize("name, count", [("story", 20), ("embedded", 8)])
-def test_every_request_gets_what_it_gets_alone(name, count, guessing, request):
-    """Few blocks and a small budget: prompts in chunks, preemption, prefixes of others, others that are aborted."""
-    model, rng = request.getfixturevalue(name), random.Random(3)
-    guesses = {"proposer": NgramProposer(4, 3, 1), "max_draft_seqs": 8} if guessing else {}
+def test_every_request_gets_what_it_gets_alone(name, count, how, request, monkeypatch):
+    """Few blocks and a small budget: prompts in chunks, preemption, prefixes of others, others that are aborted.
+
+    `ahead`: each step begins before it is known whether its sequences go on, as on a GPU.
+    """
+    model, rng, begun = request.getfixturevalue(name), random.Random(3), []
+    guesses = {"proposer": NgramProposer(4, 3, 1), "max_draft_seqs": 8} if how == "guessing" else {}
     engine = Engine(model, max_num_seqs=8, max_num_batched_tokens=24, num_blocks=24, block_size=8, **guesses)
+    if how == "ahead":
+        may = runner.Runner._may_go_ahead
+        monkeypatch.setattr(runner.Runner, "_may_go_ahead", lambda self: begun.append(may(self)) or begun[-1])
+        monkeypatch.setattr(runner, "FEW_ROWS", 8)
+        engine._runner._goes_ahead = True
     requests = mixture(engine.tokenizer, rng, count)
     alone = Engine(model, max_num_seqs=1, enable_prefix_caching=False)
     expected = []
@@ -118,7 +126,32 @@ def test_every_request_gets_what_it_gets_alone(name, count, guessing, request):
     stats = engine.stats()
     assert stats.num_preemptions > 0 and stats.prefix_cache_hits > 20 and aborted > 1
     assert stats.num_blocks_used == 0 and stats.num_requests_running == stats.num_requests_waiting == 0
-    assert (stats.draft_tokens > stats.accepted_tokens > 0) == guessing
+    assert (stats.draft_tokens > stats.accepted_tokens > 0) == (how == "guessing")
+    assert (sum(begun) > 5) == (how == "ahead")
+
+
+@pytest.mark.parametrize("temperature", [0, 0.8])
+def test_a_step_that_began_ahead_is_given_up(tiny, temperature, monkeypatch):
+    """Another request comes while it runs, and one ends: both get what they get alone."""
+    params = SamplingParams(temperature=temperature, max_tokens=20, seed=4, ignore_eos=True)
+    expected = [complete(tiny, prompt, params).token_ids for prompt in ([3, 4], [9, 8, 7])]
+    engine, given_up = Engine(tiny, max_num_seqs=4), []
+    give_up = runner.Runner._give_up
+    monkeypatch.setattr(runner.Runner, "_give_up", lambda self: given_up.append(give_up(self)))
+    engine._runner._goes_ahead = True
+    engine.add_request(0, [3, 4], params)
+    for _ in range(6):
+        engine.step()
+    engine.add_request(1, [9, 8, 7], params)
+    assert engine._runner._ahead
+    last = finish(engine)
+    assert [last[i].outputs[0].token_ids for i in range(2)] == expected and len(given_up) == 1
+    engine.add_request(2, [3, 4], params)
+    for _ in range(5):
+        engine.step()
+    engine.abort_request(2)
+    finish(engine)
+    assert complete(tiny, [9, 8, 7], params, engine).token_ids == expected[1] and len(given_up) == 2
 
 
 def test_answers_that_come_in_between_others(tiny):

@@ -68,6 +68,8 @@ class Runner:
         self._threads = NumThreads(decode_threads)
         self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
         self._longest = self._until = 0  # of the totals; steps before a row needs its next block
+        self._goes_ahead = not device.backend.reports_at_once and model.ranks is None
+        self._ahead = False  # whether the step after the last one has begun
 
     def run(self, batch):
         """(logits, wanted, ids, place) of a step.
@@ -80,6 +82,8 @@ class Runner:
         for block, copy in batch.copies:
             self.cache.copy_block(block, copy)
         width = 1 if batch.single else 0 if batch.num_prompts else self._width(batch.entries)
+        if self._ahead and not (width == 1 and batch.version == self._held):
+            self._give_up()
         return self._replay(batch, width) if width else self._pack(batch)
 
     # ---- one token for each, or some to check ----
@@ -88,6 +92,9 @@ class Runner:
         """A step of `width` rows for each sequence, from a graph."""
         held, self._held = self._held, None  # until it is done
         version = batch.version if width == 1 else None
+        ahead, self._ahead = self._ahead, False
+        if ahead:
+            return self._taken(version)
         if width > 1:
             self._place_checks(batch.entries, width)
         elif held == version:  # the same sequences, one token later; the tokens are there already
@@ -109,11 +116,40 @@ class Runner:
         else:
             with self._threads:
                 self._recorded.graph.run()
-        self._held = version
         if kind == "logits":
+            self._held = version
             return self._recorded.logits, self._wanted, None, self._recorded.ids
+        return self._taken(version)
+
+    def _taken(self, version):
+        """What has been chosen by the step that runs, behind which the next one begins if it can."""
         self._inputs.fetch()
-        return self._recorded.logits, self._wanted, self._chosen.tolist(), None
+        ids = self._chosen.tolist()
+        if self._goes_ahead and version is not None and self._may_go_ahead():
+            self._move(len(ids))
+            self._longest += 1
+            self._until -= 1
+            self._inputs.flush()
+            self._sampler.prepare(self._wanted, self._size, version)
+            self._recorded.graph.run()
+            self._ahead = True
+        self._held = version
+        return self._recorded.logits, self._wanted, ids, None
+
+    def _may_go_ahead(self):
+        """Whether the next step is known but for its tokens, and nobody has said that this one is the last."""
+        return (
+            self._recorded.kind in ("greedy", "sampled") and self._threads.count is None and self._until > 0
+            and len(self._wanted) <= FEW_ROWS
+            and self._longest < self._recorded.longest
+            and all(len(sequence.token_ids) + 1 < sequence.limit for sequence, *_ in self._wanted)
+        )  # fmt: skip
+
+    def _give_up(self):
+        """Wait for the step that has begun, of which nothing is taken: its inputs may change then."""
+        self._inputs.fetch()
+        self._ahead, self._held = False, None
+        self._sampler.start_over()
 
     def _move(self, count):
         """Let the first `count` rows stand for the next tokens of their sequences."""

@@ -49,6 +49,10 @@ class Sampler:
                 one.flush()
         return self.kind
 
+    def start_over(self):
+        """The next step is not the one after that of the last call."""
+        self._version = None
+
     def _place(self, wanted, count, recorded):
         """Write the parameters of `count` rows; those of no sequence take the most likely token."""
         self._greedy, self._step, self._random, self._penalized = True, 0, (), ()
