@@ -9,7 +9,16 @@ from ...lang.formats import FORMATS, SUPER, UNIT
 from ...plan import Plan, launch
 from ...problems.gemm import Product
 from ...problems.quant import QuantizedProduct
-from ..gemm.sizes import AHEAD, STREAM_BYTES, STREAM_PANELS, panel_step, rounded, stages_of, stream_head, whole_bytes
+from ..gemm.sizes import (
+    PACKED_AHEAD,
+    STREAM_BYTES,
+    STREAM_PANELS,
+    panel_step,
+    rounded,
+    stages_of,
+    stream_head,
+    whole_bytes,
+)
 from . import gemm
 
 AT_ONCE = 3  # weights of a launch of `cuda/quant/stream.py`
@@ -99,7 +108,7 @@ def _stream(p, form, shift, columns, begin, weights, share, slabs, units_each):
     one = launch(
         kernel(f"quant.stream.product_{tokens}_{bands}", F=form.name, T=p.dtype, SLABS=slabs, PARAMS=params),
         PACKED_STREAM, items[-1], 1, at, tokens=p.rows, k=p.k, y_stride=columns, share=share, stages=stages,
-        shift=shift, panel_bytes=size, items1=ends[0], items2=ends[1], ahead=AHEAD, whole=int(whole > 0),
+        shift=shift, panel_bytes=size, items1=ends[0], items2=ends[1], ahead=PACKED_AHEAD, whole=int(whole > 0),
         map_x=gemm.slabs_map(p.dtype, p.rows, p.k, p.k, p.k // 64 if whole else slabs),
         **numbers, **maps,
     )  # fmt: skip
