@@ -68,7 +68,7 @@ class Runner:
         self._threads = NumThreads(decode_threads)
         self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
         self._longest = self._until = 0  # of the totals; steps before a row needs its next block
-        self._goes_ahead = not device.backend.reports_at_once and model.ranks is None
+        self._goes_ahead = not device.backend.reports_at_once and (model.ranks is None or model.ranks.records)
         self._ahead = False  # whether the step after the last one has begun
 
     def run(self, batch):
