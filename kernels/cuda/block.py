@@ -115,6 +115,29 @@ def across(v, join, members):
     return implementation
 
 
+@by_type
+def extreme(v, join):
+    """The same over the block where the order does not matter: a lane has the number of a warp, and none waits for 31
+    loads, one after the other."""
+    dtype = v.dtype if isinstance(v, Vector) else v
+
+    def implementation(v, join):
+        for apart in (1, 2, 4, 8, 16):
+            v = join(v, from_lane(v, apart))
+        parts, lane, warps = ptr(shared(32 * 8), dtype), thread() % WARP, threads() // WARP
+        if warps > 1:
+            if lane == 0:
+                store(parts, thread() // WARP, v)
+            barrier()
+            v = load(parts, lane if lane < warps else 0)
+            for apart in (1, 2, 4, 8, 16):
+                v = join(v, from_lane(v, apart))
+            barrier()
+        return v
+
+    return implementation
+
+
 @jit.inline
 def warp_sum(v):
     """The sum of a number of each thread of the warp, for all of them."""
@@ -142,7 +165,7 @@ def block_sum(v):
 @jit.inline
 def block_max(v):
     """The largest number of the threads of the block; NaN if one is."""
-    return across(v, larger, threads())
+    return extreme(v, larger)
 
 
 @jit.inline
@@ -153,7 +176,7 @@ def _smaller(a, b):
 @jit.inline
 def block_min(v):
     """The smallest integer of the threads of the block."""
-    return across(v, _smaller, threads())
+    return extreme(v, _smaller)
 
 
 @jit.inline

@@ -180,3 +180,18 @@ def test_tiles_of_runs_look_back(device, rng):
         assert len(block) == RUN_WORDS.WIDTH
         assert threads.Kernel(look_back_at_runs._source, look_back_at_runs.shape).run(block.ctypes.data, 1) == 0
         np.testing.assert_array_equal(found, counts[:tile].sum())
+
+
+@pytest.mark.parametrize("size, begin", [(5, 0), (8200, 0), (8201, 1), (70000, 0)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_first_of_the_most_likely_tokens(device, rng, dtype, size, begin):
+    """Of several rounds of loads, of rows that begin beside vectors, and of equal numbers, -0.0 and 0.0 among them."""
+    rows = rng.integers(-40, 40, (3, size)).astype(np.float32)
+    rows[1] = -np.abs(rows[1])
+    rows[1][rng.integers(0, size, 3)] = [-0.0, 0.0, 0.0]
+    rows[2] = -np.inf
+    rows[2][-1] = -3
+    x = ic.zeros(3 * size + begin, dtype=getattr(ic, dtype)).to(device)[begin:].view(3, size)
+    x.copy_(ic.from_numpy(rows))
+    np.testing.assert_array_equal(ic.sample_tokens(x).cpu().numpy(), rows.argmax(1))
+    assert any(name.startswith("reduce.sample.greedy") for name in device.backend.kernels.used)

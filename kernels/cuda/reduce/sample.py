@@ -18,7 +18,7 @@ from ..block import block_max, block_min, block_running, block_sum, places, read
 from ..norm.softmax import exp_of
 
 F32, F64, I32, I64 = types.float32, types.float64, types.int32, types.int64
-INF = float("inf")
+INF, NAN = float("inf"), float("nan")
 NOWHERE = 1 << 62
 UNIT = 2.0**40  # of masses
 DIGITS = 256
@@ -39,26 +39,34 @@ def compared(state, v, i):
 def first_largest(x, size):
     """(the first place of the largest element of a row, whether none is NaN), for every thread.
 
-    A thread has four vectors on their way at once; where they would be beyond the row, it looks at the last one again.
+    A thread has eight vectors on their way at once; where they would be beyond the row, it looks at the last one again.
     """
     nothing, lanes, apart = vector(x, -INF), width(x), threads() * width(x)
     whole = size // lanes * lanes if address(x) & 15 == 0 else 0
     state, i, last = (largest(nothing), thread() * lanes, False), thread() * lanes, whole - lanes
     while i < whole:
         j, k, l = min(i + apart, last), min(i + 2 * apart, last), min(i + 3 * apart, last)
+        m, n, o, p = (
+            min(i + 4 * apart, last), min(i + 5 * apart, last), min(i + 6 * apart, last), min(i + 7 * apart, last),
+        )  # fmt: skip
         a, b = vload_aligned(x, i, lanes), vload_aligned(x, j, lanes)
         c, d = vload_aligned(x, k, lanes), vload_aligned(x, l, lanes)
+        e, f = vload_aligned(x, m, lanes), vload_aligned(x, n, lanes)
+        g, h = vload_aligned(x, o, lanes), vload_aligned(x, p, lanes)
         state = compared(compared(compared(compared(state, a, i), b, j), c, k), d, l)
-        i += 4 * apart
-    for i in range(whole + thread() * lanes, size, apart):
+        state = compared(compared(compared(compared(state, e, m), f, n), g, o), h, p)
+        i += 8 * apart
+    i = whole + thread() * lanes
+    while i < size:
         v = read(x, i, size - i, nothing)
         state = compared(state, select(places(x) < size - i, v, -INF), i)
+        i += apart
     best, where, bad = state
-    top, good = block_max(best), block_sum(I64(bad)) == 0
+    top = block_max(best * F32(NAN) if bad else best)  # NaN, if one is
     where = block_min(where if best == top else NOWHERE)
     v = read(x, where, size - where, nothing)
     mine = select((v == top) & (places(x) < size - where), places(x) + where, places(x) + NOWHERE)
-    return min(size - 1, reduce_min(mine)), good
+    return min(size - 1, reduce_min(mine)), top == top
 
 
 @jit.inline
