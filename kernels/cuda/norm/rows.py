@@ -5,6 +5,8 @@ Later passes over rows that registers do not hold find them in the caches.
 Statistics are float32 (float64 for float64), their final square root and division float64, as on the CPU.
 """
 
+import math
+
 from numba import types
 
 from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
@@ -53,7 +55,7 @@ def scale_row(x, w, y, size, scale, team):
 
 @jit.inline
 def held_scale(v, size, eps, TEAM):
-    """1 / sqrt(mean of v^2 + eps), v the parts of a row that threads hold."""
+    """1 / sqrt(mean of v^2 + eps), v the parts of a row that threads hold: of float32, so no sum is subnormal here."""
     return F32(inverse_root(F64(part_sum(reduce_add(v * v), TEAM)) * quotient(1.0, float(size)) + eps))
 
 
@@ -88,7 +90,7 @@ def rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
         x = ptr(load(args, RMS.x), T) + row * load(args, RMS.x_stride)
         y = ptr(load(args, RMS.y), T) + row * load(args, RMS.y_stride)
         mean = sum_squares(x, size, team) / float(size)
-        scale_row(x, ptr(load(args, RMS.w), W), y, size, inverse_root(mean + eps), team)
+        scale_row(x, ptr(load(args, RMS.w), W), y, size, 1.0 / math.sqrt(mean + eps), team)
     return 0
 
 
@@ -134,7 +136,7 @@ def add_rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
         like = vector(a, 0.0)
         for i in range(team[0] * width(a), size, team[1] * width(a)):  # each thread reads again what it writes
             write(total, i, read(a, i, size - i, like) + read(b, i, size - i, like), size - i)
-        scale = inverse_root(sum_squares(total, size, team) / float(size) + eps)
+        scale = 1.0 / math.sqrt(sum_squares(total, size, team) / float(size) + eps)
         scale_row(total, ptr(load(args, ADD_RMS.w), W), y, size, scale, team)
     return 0
 
@@ -187,7 +189,7 @@ def layer_norm(args, lo, hi, T, W, B, TEAM, PIECES, SPAN):
         x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
         y = ptr(load(args, LAYER.y), T) + row * load(args, LAYER.y_stride)
         mean, like = row_mean(x, size, team), vector(x, 0.0)
-        scale = inverse_root(row_variance(x, size, mean, team) + eps)
+        scale = 1.0 / math.sqrt(row_variance(x, size, mean, team) + eps)
         for i in range(team[0] * width(x), size, team[1] * width(x)):
             v = (read(x, i, size - i, like) - mean) * scale
             if has_weight:
