@@ -13,7 +13,6 @@ from .staging import Staged
 from .windows import gathered, open_windows, sentences
 
 _FEW_BYTES = 256 << 10  # that a rank sends in words which say their round: 5.0 us where flags take 6.1 (two H200)
-_ONE_PHASE_BYTES = 256 << 10  # of all ranks together; above, with more than two, each rank reduces a part
 _X_AND_Y = ((PEERS.x, "x", 0), (PEERS.y, "y", 0))
 _KEPT = 4096
 
@@ -148,8 +147,8 @@ class Peers:
         few = nbytes * (self.size - 1) <= _FEW_BYTES and dtype.itemsize <= 8
         if few:
             kernel = "all_reduce_few"
-        else:
-            types["PHASES"] = 1 if self.size == 2 or nbytes * self.size <= _ONE_PHASE_BYTES else 2
+        elif self.size == 2:
+            kernel, types = "all_reduce_two", {"T": dtype.name, "HOW": how}
         piece = (sizes.TOLD_BYTES if few else sizes.PIECE_BYTES) // dtype.itemsize
         values = PEERS.numbers(
             count=n, piece=piece, rank=self.rank, own=self.windows[self.rank], timeout=self.timeout,

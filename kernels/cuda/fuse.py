@@ -3,7 +3,7 @@
 A launch takes a microsecond to begin, and what it reads another one to come; a token of a small model is two hundred of
 them. Launches are joined where one follows the other and argument blocks show that nothing stands in between: a
 rotary embedding and the cache that takes its keys, of one token its attention too; a norm, or a gate, and a product of
-few rows with what it made.
+few rows with what it made. A sum over GPUs between two products becomes part of both.
 """
 
 import ctypes
@@ -11,7 +11,8 @@ from itertools import combinations, product
 from typing import NamedTuple
 
 from ..blocks.attention import ATTENTION, CACHE
-from ..blocks.cuda import DECODE, GATED, GATING, PACKED_STREAM, STREAM
+from ..blocks.comm import SUM
+from ..blocks.cuda import DECODE, GATED, GATING, PACKED_STREAM, PEERS, STREAM
 from ..blocks.norm import ADD_RMS, RMS
 from ..blocks.rope import ROPE
 from ..table.registry import OPS
@@ -22,6 +23,7 @@ from .policy import ROW_KERNELS, row_parts
 
 WARP = 32
 MOST_MADE = 2  # rows, which each block of the product makes anew
+MOST_HEARD = 16  # vectors of 16 bytes of all ranks that a thread has on their way at once, in eight registers each
 GATES = ("swiglu",)  # elementwise ops of two tensors that make x
 SIZES = (1024, 2048, 3072, 4096, 5120)  # of hidden states, for which `infinicore cache warm` compiles kernels ahead
 
@@ -314,6 +316,40 @@ def _lean_product(rows, names, kernels):
     return other.replace("product", "lean"), dict(zip(("T", "R", "ACT"), types)), words, rows[0][3]
 
 
+def _told_sum(rows, names, kernels):
+    """The two launches of a product, the sum of its result over GPUs, and what is made of that: a norm and its product,
+    or these and a gate.
+
+    The first one tells the others its rows, the second one hears theirs (`comm/told.py`).
+    """
+    behind = (
+        _gating_product(rows[2:], names[2:], kernels) if len(rows) == 5 else _made_product(rows[2:], names[2:], kernels)
+    )
+    first, (kind, *of_sum), last = _lean_product(rows[:1], names[:1], kernels), names[1], names[2]
+    if behind is None or first is None or kind != "comm.peers.all_reduce_few" or not behind[0].startswith(_NORMED):
+        return None
+    name, parameters, words, n = behind
+    out, peers, norm, size = first[2], _words(rows[1]), words[STREAM.WIDTH :], int(of_sum[2])
+    count, (dtype, how) = out[STREAM.rows], of_sum[:2]
+    fits = (
+        out[STREAM.tokens] == 1 and out[STREAM.row_step] == 1 and out[STREAM.residual] == out[STREAM.bias] == 0
+        and count % 8 == out[STREAM.share] % 8 == 0 and first[1]["ACT"] == "None"
+        and {dtype, *last[1:3]} == {first[1]["T"]} == {first[1]["R"]} and how == str(SUM)
+        and norm[ADD_RMS.a] == peers[PEERS.x] == peers[PEERS.y] == out[STREAM.out]
+        and peers[PEERS.count] == norm[ADD_RMS.size] == count and size * parameters["PIECES"] <= MOST_HEARD
+    )  # fmt: skip
+    # the sum is written now while others read what the norm and the product do
+    read = [(norm[ADD_RMS.b], 2 * count * (norm[ADD_RMS.b] != 0)), (norm[ADD_RMS.w], 2 * count)]
+    read += [(at, end - at) for at, end in MATRICES["gemm.stream"](words)]
+    written = [(norm[ADD_RMS.total], 2 * count * (norm[ADD_RMS.b] != 0)), (norm[ADD_RMS.y], 2 * count)]
+    result = words[STREAM.out], 2 * words[STREAM.rows] * words[STREAM.tokens]
+    if not fits or not _apart([*read, *written, result], [(peers[PEERS.x], 2 * count)]):
+        return None
+    telling = first[0].replace("lean", "telling"), first[1] | {"SIZE": size}, first[2][: STREAM.WIDTH] + peers, first[3]
+    heard = name.replace(_NORMED, "gemm.stream.heard_")
+    return [telling, (heard, parameters | {"SIZE": size}, words + peers, n)]
+
+
 class _Errors:
     """The sentences of a joined launch: those of each launch, whose codes are as many times `SECOND` larger."""
 
@@ -327,9 +363,10 @@ class _Errors:
 
 
 _JOINS = (  # of so many launches
-    (3, _turned_attention), (3, _gating_product), (2, _gating_product), (2, _turned_and_written), (2, _made_product),
-    (1, _lean_product),
+    (5, _told_sum), (4, _told_sum), (3, _turned_attention), (3, _gating_product), (2, _gating_product),
+    (2, _turned_and_written), (2, _made_product), (1, _lean_product),
 )  # fmt: skip
+_NORMED = "gemm.stream.normed_"
 
 
 def of_models(dtype):
@@ -367,11 +404,12 @@ def joined(rows, kernels, errors):
         if one is None:
             found.append(rows[i])
         else:
-            name, parameters, words, n = one
-            given = {key: None if value == "None" else value for key, value in parameters.items()}
-            handle, block = kernels.kernel(name, given), (ctypes.c_int64 * len(words))(*words)
-            errors[kernels.name_of(handle)] = _Errors([errors.get("-".join(name), {}) for name in names[i : i + count]])
-            kept.append(block)
-            found.append((handle, ctypes.addressof(block), len(words), n))
+            for first, (name, parameters, words, n) in enumerate(one if isinstance(one, list) else [one], i):
+                given = {key: None if value == "None" else value for key, value in parameters.items()}
+                handle, block = kernels.kernel(name, given), (ctypes.c_int64 * len(words))(*words)
+                sentences = [errors.get("-".join(other), {}) for other in names[first : i + count]]
+                errors[kernels.name_of(handle)] = _Errors(sentences)
+                kept.append(block)
+                found.append((handle, ctypes.addressof(block), len(words), n))
         i += count
     return found, kept

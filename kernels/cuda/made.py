@@ -18,6 +18,8 @@ from ..lang.ptx import WARP, barrier_of, block, from_lane, thread
 from ..lang.simd import bitcast, load, ptr, reduce_add, select, store, vload_aligned, vstore_aligned
 from ..lang.vector import literal_of
 from ..lang.wide import inverse_root, quotient
+from .comm.sizes import COUNT, ROUND
+from .comm.told import hand_on, hear
 
 F32, F64, U32 = types.float32, types.float64, types.uint32
 WORDS, EACH = 4, 8  # of 32 bits in a vector of 16 bytes, and elements; places and sizes here are in words
@@ -76,22 +78,32 @@ def _fetch(pieces):
     return fetch if last else one
 
 
-def normed(members):
-    """The function with which so many threads make y, the RMS norm of a + b = total, or (where b is none) of a.
+def normed(members, told=None):
+    """The function with which so many threads make y, the RMS norm of a + b = total, or (where b is none) of a: 0.
 
-    TEAM threads with PIECES vectors each add up in the order of `norm/rows.py`; all of them multiply.
+    TEAM threads with PIECES vectors each add up in the order of `norm/rows.py`; all of them multiply. Where a is a sum
+    over SIZE GPUs that is still to be heard (`comm/told.py`), the block PEERS begins `told` words behind that of the
+    norm, and what goes wrong is a code.
     """
 
     @by_type(prefer_literal=True)
-    def sums(args, at, memory, x, row, rows, T, TEAM, PIECES):
+    def sums(args, at, memory, x, row, rows, T, TEAM, PIECES, SIZE):
         """Of a row, a + b to shared memory, and for each warp the sum of its squares to `memory`."""
         pieces = literal_of(PIECES)
 
-        def implementation(args, at, memory, x, row, rows, T, TEAM, PIECES):
+        def implementation(args, at, memory, x, row, rows, T, TEAM, PIECES, SIZE):
             first, apart, size = WORDS * thread(), WORDS * TEAM, load(args, at + ADD_RMS.size) >> 1
             a, added = row_of(args, at + ADD_RMS.a, at + ADD_RMS.a_stride, row), load(args, at + ADD_RMS.b) != 0
-            b = row_of(args, at + ADD_RMS.b, at + ADD_RMS.b_stride, row) if added else a
-            v, more = vload_held(a, first, apart, size, WORDS, pieces), vload_held(b, first, apart, size, WORDS, pieces)
+            b, code = row_of(args, at + ADD_RMS.b, at + ADD_RMS.b_stride, row) if added else a, 0
+            more = vload_held(b, first, apart, size, WORDS, pieces)
+            if told is None:
+                v = vload_held(a, first, apart, size, WORDS, pieces)
+            else:
+                peers = args + (at + told)
+                v, code = hear(peers, first, apart, size, T, SIZE, pieces)
+                if block() == 0:
+                    vstore_pieces(a, first, apart, size, v, pieces)
+                    hand_on(peers, ROUND, COUNT, 0)
             if added:
                 v = as_words(from_words(v, T) + from_words(more, T), T)
                 if block() == 0:
@@ -104,21 +116,22 @@ def normed(members):
                 squares = squares + from_lane(squares, lanes_apart)
             if thread() % WARP == 0:
                 store(memory, row * (TEAM // WARP) + thread() // WARP, squares)
+            return code
 
         return implementation
 
     @by_type(prefer_literal=True)
-    def make(args, at, memory, x, rows, T, TEAM, PIECES):
+    def make(args, at, memory, x, rows, T, TEAM, PIECES, SIZE):
         pieces = max(1, -(-(literal_of(TEAM) or 0) * (literal_of(PIECES) or 0) // members))
         fetch = _fetch(pieces)
 
-        def implementation(args, at, memory, x, rows, T, TEAM, PIECES):
+        def implementation(args, at, memory, x, rows, T, TEAM, PIECES, SIZE):
             size, eps = load(args, at + ADD_RMS.size) >> 1, bitcast(load(args, at + ADD_RMS.eps), F64)
-            first, apart, warps = WORDS * thread(), WORDS * members, TEAM // WARP
+            first, apart, warps, code = WORDS * thread(), WORDS * members, TEAM // WARP, 0
             w = vload_pieces(ptr(load(args, at + ADD_RMS.w), U32), first, apart, size, WORDS, pieces)
             if thread() < TEAM:
                 for row in range(rows):
-                    sums(args, at, memory, x, row, rows, T, TEAM, PIECES)
+                    code |= sums(args, at, memory, x, row, rows, T, TEAM, PIECES, SIZE)
             barrier_of(1, members)
             for row in range(rows):
                 squares = load(memory, row * warps + thread() % warps)
@@ -132,6 +145,7 @@ def normed(members):
                     to = row_of(args, at + ADD_RMS.y, at + ADD_RMS.y_stride, row)
                     vstore_pieces(to, first, apart, size, y, pieces)
             barrier_of(1, members)
+            return code
 
         return implementation
 
@@ -139,10 +153,10 @@ def normed(members):
 
 
 def gated(members, pieces):
-    """The function with which so many threads make y = RULE(up, gate), so many vectors of each for a thread at once."""
+    """The function with which so many threads make y = RULE(up, gate), so many vectors of each at once: 0."""
 
     @jit.inline
-    def make(args, at, memory, x, rows, T, RULE, PIECES):
+    def make(args, at, memory, x, rows, T, RULE, PIECES, SIZE):
         apart, size = WORDS * members, load(args, at + GATED.size) >> 1
         for row in range(rows):
             up, gate = (
@@ -157,5 +171,6 @@ def gated(members, pieces):
                 if block() == 0:
                     vstore_pieces(row_of(args, at + GATED.y, at + GATED.y_stride, row), first, apart, size, y, pieces)
         barrier_of(1, members)
+        return 0
 
     return make

@@ -178,7 +178,7 @@ OWN = {
     "array.scatter.add_each": Shape(threads=128),
     **{
         f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
-        for name in ("all_reduce", "all_reduce_few", "all_gather")
+        for name in ("all_reduce", "all_reduce_two", "all_reduce_few", "all_gather")
     },
     "comm.copies.meet": Shape("grid", threads=32, fixed=True, resident=1),
     "comm.copies.whole": Shape("grid", threads=32, fixed=True, resident=JOIN_WARPS, share=256),
@@ -320,7 +320,7 @@ OWN = {
             ("gemm", "product", STREAM_BANDS, {8: STREAM_WARPS, 16: STREAM_WARPS}),
             *(
                 ("gemm", name, STREAM_BANDS, {8: STREAM_WARPS})
-                for name in ("lean", "normed", "gated", "gating", "normed_gating")
+                for name in "lean normed gated gating normed_gating telling heard heard_gating".split()
             ),
             ("quant", "product", STREAM_PANELS, PACKED_WARPS),
             *(("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]}) for name in ("normed", "gated")),

@@ -83,7 +83,8 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction):
 @pytest.mark.parametrize(
     "name, types",
     [
-        ("comm.peers.all_reduce", {"T": "bfloat16", "HOW": SUM, "SIZE": 3, "PHASES": 2}),
+        ("comm.peers.all_reduce", {"T": "bfloat16", "HOW": SUM, "SIZE": 3}),
+        ("comm.peers.all_reduce_two", {"T": "bfloat16", "HOW": SUM}),
         ("comm.peers.all_gather", {"T": "uint64", "SIZE": 2}),
         ("comm.peers.all_gather", {"T": "uint8", "SIZE": 3}),
     ],

@@ -7,8 +7,12 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="needs numba-cuda")
 
+from infinicore.distributed.gpu import Peers
+from infinicore.kernels.blocks.comm import SUM
+from infinicore.kernels.blocks.cuda import PEERS
 from infinicore.kernels.cpu.gemm.blocking import LANES
 from infinicore.kernels.cuda import fuse
+from infinicore.kernels.cuda.comm import sizes as comm
 
 import infinicore as ic
 from infinicore.nn import functional as F
@@ -188,3 +192,86 @@ def test_keys_that_are_turned_on_their_way_to_the_cache(size, rotated, how, devi
     same_bits(before, after)
     for got, want in zip(after, run(*(t.cpu() for t in (x, *places, *tables)))):
         agree(got, rounded(want), "bfloat16")
+
+
+class Rank:
+    """A rank's launches: a product, its sum over ranks, a norm, another product and maybe a gate."""
+
+    def __init__(self, peers, n, k, dtype, gate, device, rng):
+        self.peers, self.device, self.gate = peers, device, gate
+        self.w, self.x = tensor(rng, (n, k), dtype, device), tensor(rng, (1, k), dtype, device)
+        self.residual, self.weight = tensor(rng, (1, n), dtype, device), tensor(rng, (n,), dtype, device)
+        self.behind = tensor(rng, (48, n), dtype, device)
+        self._graphs = []
+
+    def launches(self, function):
+        """The rows of what a function launches; what it returns."""
+        ic.start_graph_recording(self.device)
+        found = function()
+        self._graphs.append(ic.stop_graph_recording())
+        return list(self._graphs[-1].rows()), found
+
+    def tell(self):
+        """The launches of the first product, and of the sum that is not run: its part."""
+        rows, self.part = self.launches(lambda: ic.linear(self.x, self.w))
+        handle, values, blocks = self.peers._plan(self.part.numel(), self.part.dtype, SUM)
+        self.block = (ctypes.c_int64 * len(values))(*values)
+        self.block[PEERS.x] = self.block[PEERS.y] = self.part.data_ptr()
+        self.rows = [*rows, (handle, ctypes.addressof(self.block), len(values), blocks)]
+        return self.part
+
+    def hear(self, total):
+        """The rest, with a sum that was made elsewhere."""
+        self.part.copy_(total)
+
+        def run():
+            y, residual = ic.add_rms_norm(self.part, self.residual, self.weight, 1e-5)
+            z = ic.linear(y, self.behind)
+            return [residual, y, z] + ([ic.silu_and_mul(z)] if self.gate else [])
+
+        rows, self.found = self.launches(run)
+        self.rows, self.found = self.rows + rows, [self.part, *self.found]
+        self.wanted = [x.clone() for x in self.found]
+        for x in self.found:
+            x.fill_(float("nan"))
+
+    def join(self):
+        kernels = self.device.backend.kernels
+        self.joined, self._kept = fuse.joined(self.rows, kernels, {})
+        return [kernels.name_of(handle).partition("-")[0] for handle, *_ in self.joined]
+
+    def run(self, number):
+        handle, args, _, n = self.joined[number]
+        return ctypes.CFUNCTYPE(*[ctypes.c_int64] * 4)(handle)(args, 0, n)
+
+
+@pytest.mark.parametrize(
+    "size, n, dtype, gate",
+    [(2, 320, "bfloat16", True), slow(2, 4096, "bfloat16", False), slow(3, 2560, "float16", True)],
+)
+def test_sums_over_gpus_on_the_way(size, n, dtype, gate, device, rng):
+    """They have the bits of `all_reduce_few`, round after round, and leave its count where it would be."""
+    memory = [np.zeros(comm.WINDOW_BYTES // 8, np.int64) for _ in range(size)]
+    windows = [-(-x.ctypes.data // 16) * 16 for x in memory]
+    ranks = [
+        Rank(Peers(device.backend, rank, size, windows, 1.0), n, 128, dtype, gate, device, rng) for rank in range(size)
+    ]
+    total = sum(rank.tell().to(ic.float32) for rank in ranks).to(getattr(ic, dtype))
+    for rank in ranks:
+        rank.hear(total)
+        names = rank.join()
+        assert [name.rpartition("_8_")[0] for name in names] == [
+            "gemm.stream.telling", "gemm.stream.heard_gating" if gate else "gemm.stream.heard"
+        ]  # fmt: skip
+    for turn in range(1, 4):
+        assert [rank.run(0) for rank in ranks] == [0] * size
+        for rank in ranks:
+            assert rank.run(1) == 0
+            same_bits(rank.wanted, rank.found)
+            for x in rank.found:
+                x.fill_(float("nan"))
+        pieces = -(-2 * n // comm.TOLD_BYTES)
+        for begin in windows:
+            window = np.ctypeslib.as_array((ctypes.c_int64 * (comm.BROKEN + 1)).from_address(begin))
+            counts = window[: comm.BROKEN].reshape(-1, comm.RECORD)[:, comm.COUNT]
+            assert list(counts) == [turn] * pieces + [0] * (comm.BLOCKS - pieces) and not window[comm.BROKEN]

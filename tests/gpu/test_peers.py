@@ -12,7 +12,7 @@ from infinicore.kernels.blocks.cuda import PEERS
 from infinicore.kernels.build import jit, render
 from infinicore.kernels.cpu.comm.waiting import now
 from infinicore.kernels.cuda import block
-from infinicore.kernels.cuda.comm import peers, sizes
+from infinicore.kernels.cuda.comm import peers, sizes, told
 from infinicore.kernels.lang.atomic import load_acquire, store_release
 from infinicore.kernels.lang.simd import fill, ptr, ramp, stack
 from numba import types
@@ -55,7 +55,7 @@ def run(monkeypatch):
     for module, name, other in (
         (peers, "thread", first), (peers, "threads", alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
         (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
-        (peers, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "shared", stack),
+        (told, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "shared", stack),
         (block, "thread", first),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)
@@ -102,23 +102,30 @@ class Team:
         return values, -(-x.size // piece)
 
 
+def by_flags(dtype, how, size):
+    """(parameters, name) of the kernel of so many ranks."""
+    types = {"T": dtype, "HOW": how}
+    return (types, "all_reduce_two") if size == 2 else (types | {"SIZE": size}, "all_reduce")
+
+
 FOLD = {SUM: np.add, AVG: np.add, MIN: np.minimum, MAX: np.maximum}
 
 
 @pytest.mark.parametrize(
-    "size, phases, dtype, how",
+    "size, dtype, how",
     [
-        (2, 1, "float32", SUM),
-        (3, 1, "bfloat16", AVG),
-        (3, 2, "float32", AVG),
-        (4, 2, "float16", MAX),
-        (2, 1, "int32", MIN),
+        (2, "float32", SUM),
+        (2, "bfloat16", AVG),
+        (3, "bfloat16", AVG),
+        (3, "float32", AVG),
+        (4, "float16", MAX),
+        (2, "int32", MIN),
     ],
 )
-def test_values_of_many_rounds(run, rng, size, phases, dtype, how):
+def test_values_of_many_rounds(run, rng, size, dtype, how):
     """Lengths that change from round to round, as different calls of a group do; all ranks have the same bits."""
     team, kind = Team(size), ic.dtype(dtype).numpy
-    parameters = {"T": dtype, "HOW": how, "SIZE": size, "PHASES": phases}
+    parameters, name = by_flags(dtype, how, size)
     for n in (1, 5, 40_000, 40_000, 8, 100_003, 100_003, 100_003, 17):
         every = [(rng.integers(-64, 64, n) / (16 if "float" in dtype else 1)).astype(kind) for _ in range(size)]
         wide = [x.astype("float32") if "float" in dtype else x for x in every]
@@ -126,7 +133,7 @@ def test_values_of_many_rounds(run, rng, size, phases, dtype, how):
         for x in wide[1:]:
             wanted = FOLD[how](wanted, x)
         wanted = (wanted / np.float32(size) if how == AVG else wanted).astype(kind)
-        codes = run(parameters, [team.call(rank, x) for rank, x in enumerate(every)])
+        codes = run(parameters, [team.call(rank, x) for rank, x in enumerate(every)], name)
         assert not any(itertools.chain(*codes))
         for x in every:
             assert x.tobytes() == wanted.tobytes(), n
@@ -145,16 +152,16 @@ def test_values_of_many_rounds(run, rng, size, phases, dtype, how):
 def test_few_elements(run, rng, size, dtype, how):
     """Rounds of words that say their round between others: all have one count, and the same bits as by flags."""
     team, kind, like = Team(size), ic.dtype(dtype).numpy, Team(size)
-    parameters = {"T": dtype, "HOW": how, "SIZE": size}
+    parameters, others = {"T": dtype, "HOW": how, "SIZE": size}, by_flags(dtype, how, size)
     for n, few in ((1, True), (5, True), (9_001, False), (9_001, True), (9_001, True), (8, False), (5_003, True)):
         every = [(rng.integers(-64, 64, n) / (16 if "float" in dtype else 1)).astype(kind) for _ in range(size)]
         wanted = [x.copy() for x in every]
-        run(parameters | {"PHASES": 1}, [like.call(rank, x) for rank, x in enumerate(wanted)])
+        run(others[0], [like.call(rank, x) for rank, x in enumerate(wanted)], others[1])
         if few:
             calls = [team.call(rank, x, sizes.TOLD_BYTES) for rank, x in enumerate(every)]
             codes = run(parameters, calls, "all_reduce_few")
         else:
-            codes = run(parameters | {"PHASES": 1}, [team.call(rank, x) for rank, x in enumerate(every)])
+            codes = run(others[0], [team.call(rank, x) for rank, x in enumerate(every)], others[1])
         assert not any(itertools.chain(*codes))
         for x, y in zip(every, wanted):
             assert x.tobytes() == y.tobytes(), n
@@ -164,7 +171,6 @@ def test_few_elements(run, rng, size, dtype, how):
 @pytest.mark.parametrize("name", ["all_reduce", "all_reduce_few"])
 def test_who_waits_too_long_gives_up_for_all(run, name):
     team, parameters = Team(3, timeout=0.2), {"T": "float32", "HOW": SUM, "SIZE": 3}
-    parameters |= {"PHASES": 1} if name == "all_reduce" else {}
     every = [np.ones(10, np.float32) for _ in range(3)]
     calls = [team.call(rank, x) for rank, x in enumerate(every)]
     first, second = run(parameters, calls[:2], name)

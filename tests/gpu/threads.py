@@ -139,6 +139,30 @@ define void @sim_post(i64 %at, i64 %word) noinline {
   store volatile i64 %word, ptr %p, align 8
   ret void
 }
+define {i64, i64} @sim_look(i64 %at) noinline {
+  %p = inttoptr i64 %at to ptr
+  call void @next()
+  %v = load volatile <2 x i64>, ptr %p, align 16
+  %a = extractelement <2 x i64> %v, i32 0
+  %b = extractelement <2 x i64> %v, i32 1
+  %s = insertvalue {i64, i64} undef, i64 %a, 0
+  %t = insertvalue {i64, i64} %s, i64 %b, 1
+  ret {i64, i64} %t
+}
+define void @sim_tell(i64 %at, i64 %a, i64 %b) noinline {
+  %p = inttoptr i64 %at to ptr
+  %s = insertelement <2 x i64> undef, i64 %a, i32 0
+  %v = insertelement <2 x i64> %s, i64 %b, i32 1
+  store volatile <2 x i64> %v, ptr %p, align 16
+  ret void
+}
+define i64 @sim_clock() {
+  %now = load i64, ptr @ticks
+  %then = add i64 %now, 1000
+  store i64 %then, ptr @ticks
+  ret i64 %now
+}
+@ticks = internal global i64 1000
 define float @sim_exp2(float %x) {
   %y = call float @llvm.exp2.f32(float %x)
   ret float %y
@@ -172,6 +196,8 @@ declare float @llvm.sqrt.f32(float)
 """
 _RUNTIME = _OWN + fibers.RUNTIME + units.RUNTIME
 _ASM = {
+    "ld.relaxed.sys.global.v2": "sim_look", "st.relaxed.sys.global.v2": "sim_tell",
+    "mov.u64 $0, %globaltimer": "sim_clock", "ld.acquire.sys": "sim_peek", "st.release.sys": "sim_post",
     "ld.relaxed": "sim_peek", "st.relaxed": "sim_post", "ex2.approx.f32": "sim_exp2",
     "lg2.approx.f32": "sim_log2", "lg2.approx.ftz.f32": "sim_log2", "sqrt.approx.ftz.f32": "sim_square_root",
     "div.full.f32": "sim_quotient",

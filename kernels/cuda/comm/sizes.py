@@ -5,9 +5,9 @@ MOST_BYTES = 1 << 20  # of a tensor
 PIECE_BYTES = 16 << 10  # that a block has of it
 BLOCKS = MOST_BYTES // PIECE_BYTES
 
-# Words of the record of a block: a flag of each rank for each of two meetings, the block's count of rounds. Behind the
-# records of all blocks: whether some rank has given up.
-GIVEN, REDUCED, COUNT = 0, MOST_RANKS, 2 * MOST_RANKS
+# Words of the record of a block: a flag of each rank for each of two meetings, the block's count of rounds, the round
+# that a product has told (`told.py`). Behind the records of all blocks: whether some rank has given up.
+GIVEN, REDUCED, COUNT, ROUND = 0, MOST_RANKS, 2 * MOST_RANKS, 2 * MOST_RANKS + 1
 RECORD = 48
 BROKEN = BLOCKS * RECORD
 SLOTS = (BROKEN + 1) * 8 // 256 * 256 + 256  # bytes before the slots
@@ -17,7 +17,7 @@ TOLD_BLOCKS = 64
 WINDOW_BYTES = TOLD + 2 * TOLD_BLOCKS * 2 * TOLD_BYTES * MOST_RANKS
 
 THREADS = 32 * MOST_RANKS  # a warp for each rank that a block waits for
-GAVE_UP = 1000  # the code of who finds that another rank has; 1 + r: it waited for rank r for too long
+GAVE_UP = 63  # the code of who finds that another rank has; 1 + r: it waited for rank r for too long; below `SECOND`
 
 # What copy engines carry (`copies.py`) goes through windows of its own, in LANES that take turns: one copies while the
 # other meets or adds. A round of a lane has up to LANE_BYTES of a tensor, a part of which belongs to each rank: 8 MB of

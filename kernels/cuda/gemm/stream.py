@@ -27,7 +27,9 @@ from ...lang.ptx import (
     thread,
     wait_for_others,
 )
-from ...lang.simd import address, bitcast, fill, load, ptr, vload, vstore
+from ...lang.simd import address, bitcast, fill, load, packed, ptr, vload, vstore
+from ..comm.sizes import COUNT, ROUND
+from ..comm.told import SHIFT, hand_on, next_round, tell_all
 from ..made import gated, normed
 from ..ring import (
     FREE,
@@ -150,9 +152,29 @@ def two_sums(memory, tokens, lined, token, row):
     return both(fill(first, F32, 1), fill(second, F32, 1))
 
 
-def _product(tokens, bands, make=None, gating=False, lean=True):
+@jit.inline
+def tell_rows(args, at, memory, tokens, lined, item, threads, k, last_k, T, SIZE):
+    """The epilogue of an item of one row of x whose sum over GPUs is asked for: four rows of the matrix at a time.
+
+    The block PEERS begins at word `at`; the item begins in round k of its piece and ends in `last_k` of, maybe, the
+    next one.
+    """
+    share, rows, alpha = load(args, STREAM.share), load(args, STREAM.rows), F32(bitcast(load(args, STREAM.alpha), F64))
+    first = item * share
+    here, peers = min(share, rows - first) >> 2, args + at
+    if item == 0:
+        hand_on(peers, COUNT, ROUND, 1)
+    for i in range(thread(), here, threads):
+        sums = both(two_sums(memory, tokens, lined, 0, 4 * i), two_sums(memory, tokens, lined, 0, 4 * i + 2))
+        number = (first >> 2) + i
+        in_first = number >> SHIFT == first >> (2 + SHIFT)
+        tell_all(peers, number, packed(sums * alpha, T), k if in_first else last_k, SIZE)
+
+
+def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, heard=False):
     """The kernel for up to so many rows of x, and bands of 16 rows of the matrix; `make` (`cuda/made.py`) makes x, and
-    with `gating` a gate follows. `lean`: w and x lie at multiples of 16 bytes, and x comes as a whole.
+    with `gating` a gate follows. `lean`: w and x lie at multiples of 16 bytes, and x comes as a whole. `telling`: the
+    result of one row of x goes to the windows of all ranks; `heard`: what x is made of comes from there.
 
     A kernel that runs for a few microseconds waits for its own code, too: a lean one has half of it.
     """
@@ -195,8 +217,8 @@ def _product(tokens, bands, make=None, gating=False, lean=True):
             copy_tile(to, tensor, 0, 0, 0, 0, barriers + X)
 
     @jit.inline
-    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE):
-        """What the other warps do."""
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE, SIZE):
+        """What the other warps do: 0, or a code."""
         k, stages, share, count, slabs = (
             load(args, STREAM.k), load(args, STREAM.stages), load(args, STREAM.share), load(args, STREAM.tokens),
             load(args, STREAM.slabs),
@@ -205,15 +227,18 @@ def _product(tokens, bands, make=None, gating=False, lean=True):
         row, piece = lines_of(warp)
         own, within = memory + warp * tokens * lined, row * 128 + ((piece ^ row) << 4)
         upper, lower = min(row, count - 1), min(row + 8, count - 1)
-        whole, item = lean or load(args, STREAM.whole) != 0, block()
+        whole, item, code, k_told, last_k = lean or load(args, STREAM.whole) != 0, block(), 0, 0, 0
         wait_for_others()
         if make is not None:
-            make(args, STREAM.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES)
+            code = make(args, STREAM.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES, SIZE)
         elif whole:
             barrier_wait(barriers + X, 0)
         while item < hi:
             none, start = fill(0.0, F32, 4), 0
             sums = none, none, none, none, none, none, none, none
+            if telling:  # asked for here, long before it is needed
+                k_told = next_round(args + STREAM.WIDTH, item * share >> 2)
+                last_k = next_round(args + STREAM.WIDTH, (min(item * share + share, load(args, STREAM.rows)) >> 2) - 1)
             while start < k >> 6:
                 here, place = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here, phase)
@@ -248,18 +273,21 @@ def _product(tokens, bands, make=None, gating=False, lean=True):
             barrier_of(1, WARPS * WARP)
             if gating:
                 gate_rows(args, behind_product, memory, tokens, lined, item, WARPS * WARP, T, GATE)
+            elif telling:
+                tell_rows(args, STREAM.WIDTH, memory, tokens, lined, item, WARPS * WARP, k_told, last_k, T, SIZE)
             else:
                 finish_rows(args, memory, tokens, lined, item, WARPS * WARP, T, R, ACT)
             barrier_of(1, WARPS * WARP)
             item += blocks()
+        return code
 
     @jit.inline
-    def run(args, hi, T, R, ACT, HOW, PIECES, GATE):
+    def run(args, hi, T, R, ACT, HOW, PIECES, GATE, SIZE):
         share, count, slabs = load(args, STREAM.share), load(args, STREAM.tokens), load(args, STREAM.slabs)
         stages, k, whole = load(args, STREAM.stages), load(args, STREAM.k), load(args, STREAM.whole)
         matrix, memory = slabs * share * 128, sums_memory()
         barriers, x_whole, ring, stage_bytes = places_of(head, matrix, slabs, k, count, whole)
-        warp = thread() // WARP
+        warp, code = thread() // WARP, 0
         if thread() == 0:
             new_ring(barriers, stages, WARPS)
         barrier()
@@ -275,24 +303,40 @@ def _product(tokens, bands, make=None, gating=False, lean=True):
                     whole,
                 )  # fmt: skip
         else:
-            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE)
-        return 0
+            code = multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE, SIZE)
+        return code
 
     @jit.inline
-    def product(args, lo, hi, T, R, ACT, HOW=0, PIECES=0, GATE=None):
-        return run(args, hi, T, R, ACT, HOW, PIECES, GATE)
+    def product(args, lo, hi, T, R, ACT, HOW=0, PIECES=0, GATE=None, SIZE=1):
+        return run(args, hi, T, R, ACT, HOW, PIECES, GATE, SIZE)
 
     @jit.inline
     def gating_product(args, lo, hi, T, R, ACT, GATE):
-        return run(args, hi, T, R, ACT, 0, 0, GATE)
+        return run(args, hi, T, R, ACT, 0, 0, GATE, 1)
 
-    return gating_product if gating and make is None else product
+    @jit.inline
+    def telling_product(args, lo, hi, T, R, ACT, SIZE):
+        return run(args, hi, T, R, ACT, 0, 0, None, SIZE)
+
+    @jit.inline
+    def heard_product(args, lo, hi, T, R, ACT, TEAM, PIECES, SIZE):
+        return run(args, hi, T, R, ACT, TEAM, PIECES, None, SIZE)
+
+    if telling:
+        return telling_product
+    if gating:
+        return product if make else gating_product
+    return heard_product if heard else product
 
 
 _MAKES = {"normed": normed(WARPS * WARP), "gated": gated(WARPS * WARP, 4)}
+_HEARD = {gating: normed(WARPS * WARP, ADD_RMS.WIDTH + gating * GATING.WIDTH) for gating in (False, True)}
 for _bands in STREAM_BANDS:
     globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands, lean=False) for tokens in (8, 16)})
     globals()[f"lean_8_{_bands}"] = _product(8, _bands)
+    globals()[f"telling_8_{_bands}"] = _product(8, _bands, telling=True)
     globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
     globals()[f"gating_8_{_bands}"] = _product(8, _bands, gating=True)
     globals()[f"normed_gating_8_{_bands}"] = _product(8, _bands, _MAKES["normed"], gating=True)
+    for _gating, _make in _HEARD.items():
+        globals()[f"heard_{'gating_' * _gating}8_{_bands}"] = _product(8, _bands, _make, _gating, heard=True)

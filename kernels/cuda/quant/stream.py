@@ -284,7 +284,7 @@ def _product(tokens, bands, make=None):
         whole, matrix, item = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F), block()
         wait_for_others()
         if make is not None:
-            make(args, BLOCK.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES)
+            make(args, BLOCK.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES, 1)
         elif whole:
             barrier_wait(barriers + X, 0)
         while item < hi:
