@@ -147,6 +147,10 @@ class Backend:
     def synchronize(self, stream=None):
         """Wait for all launches and copies of a stream (None: the current one)."""
 
+    def reach(self, mark):
+        """Wait for what a stream had when it took a mark (`event`)."""
+        mark.synchronize()
+
     def synchronize_all(self):
         """Wait for all streams."""
 
@@ -264,6 +268,7 @@ class Mirror:
     def __init__(self, tensor):
         self.tensor = tensor
         self._backend = tensor.storage.backend
+        self._flushed, self._noted = None, None
         if self._backend.shares_memory:
             self.host = tensor.numpy()
             self.host[...] = 0
@@ -273,12 +278,43 @@ class Mirror:
             self.flush()
 
     def flush(self):
-        """Bring the host's values to the device."""
-        self._backend.copy(self.tensor.address, self.host.ctypes.data, self.host.nbytes)
+        """Bring the host's values of now to the device, behind what its stream has so far."""
+        if self._flushed is None:  # two that take turns: most often nothing has to be waited for
+            self._flushed = [_Aside(self) for _ in range(2)]
+        self._flushed.reverse()
+        aside = self._flushed[0]
+        aside.mark.synchronize()
+        aside.values[...] = self.host
+        self._backend.copy_later(self.tensor.address, aside.memory.address, self.host.nbytes)
+        aside.mark.record(self._backend.stream)
 
     def fetch(self):
         """Bring the device's values to the host."""
         self._backend.read(self.host.ctypes.data, self.tensor.address, self.host.nbytes)
+
+    def note(self):
+        """Begin to bring the device's values of now to the host, to where `noted()` finds them."""
+        if self._noted is None:
+            self._noted = _Aside(self)
+        self._backend.read_later(self._noted.memory.address, self.tensor.address, self.host.nbytes)
+        self._noted.mark.record(self._backend.stream)
+
+    def noted(self):
+        """An array of the values of the last `note()`, when they are there; the next one changes it."""
+        self._backend.reach(self._noted.mark)
+        return self._noted.values
+
+
+class _Aside:
+    """Memory of the host that a device reads and writes by itself, for the values of a `Mirror`, and a mark behind
+    what does so.
+    """
+
+    def __init__(self, mirror):
+        backend, shape, dtype = mirror._backend, mirror.host.shape, mirror.host.dtype
+        self.memory, self.mark = backend.stage(max(1, mirror.host.nbytes)), backend.event()
+        there = (ctypes.c_char * mirror.host.nbytes).from_address(self.memory.address)
+        self.values = np.frombuffer(there, dtype).reshape(shape)
 
 
 def _nothing():

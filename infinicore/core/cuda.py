@@ -441,6 +441,16 @@ class Cuda(GpuBackend):
         """
         self.enter()
         driver.synchronize(self.stream if stream is None else stream)
+        self._raise_found()
+
+    def reach(self, mark):
+        """Wait for what a stream had when it took a mark, as `synchronize`."""
+        self.enter()
+        mark.synchronize()
+        self._raise_found()
+
+    def _raise_found(self):
+        """Raise what a kernel found wrong since the last time."""
         found = self.kernels.take_error()
         if found is not None:
             name, code = found

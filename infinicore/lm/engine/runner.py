@@ -59,17 +59,17 @@ class Runner:
         device = self.cache.device
         rows = self._rows = max(self.sizes[-1], min(CHECKED_ROWS, sampler.rows))
         self.adapters, self._adapted = Adapters(model, adapters, rows, device), False
-        self._inputs = mirror((4, rows), infinicore.int64, device)
         # The choice of a step writes the tokens of the next one where they are needed.
-        self._tokens, self._positions, self._totals, self._slots = self._inputs.host
-        self._numbers = [memoryview(row) for row in self._inputs.host[1:]]
+        self._chosen, self._inputs = (mirror(shape, infinicore.int64, device) for shape in ((rows,), (3, rows)))
+        self._tokens, (self._positions, self._totals, self._slots) = self._chosen.host, self._inputs.host
+        self._numbers = list(map(memoryview, self._inputs.host))
         self._graphs = {}  # all, the one used last at the end
         self._recorded = Recorded(0, 0, None, False, 0, None, None, None)  # that one
         self._threads = NumThreads(decode_threads)
         self._held, self._wanted = None, ()  # version of the batch that the inputs are of, and its rows
         self._longest = self._until = 0  # of the totals; steps before a row needs its next block
         self._goes_ahead = not device.backend.reports_at_once and (model.ranks is None or model.ranks.records)
-        self._ahead = False  # whether the step after the last one has begun
+        self._ahead = False  # whether the step after the last one is under way
 
     def run(self, batch):
         """(logits, wanted, ids, place) of a step.
@@ -98,8 +98,6 @@ class Runner:
         if width > 1:
             self._place_checks(batch.entries, width)
         elif held == version:  # the same sequences, one token later; the tokens are there already
-            if self._recorded.kind == "logits":
-                self._inputs.fetch()
             self._move(len(batch.entries))
             self._longest += 1
             self._until -= 1
@@ -122,19 +120,23 @@ class Runner:
         return self._taken(version)
 
     def _taken(self, version):
-        """What has been chosen by the step that runs, behind which the next one begins if it can."""
-        self._inputs.fetch()
-        ids = self._chosen.tolist()
-        if self._goes_ahead and version is not None and self._may_go_ahead():
-            self._move(len(ids))
-            self._longest += 1
-            self._until -= 1
-            self._inputs.flush()
-            self._sampler.prepare(self._wanted, self._size, version)
-            self._recorded.graph.run()
-            self._ahead = True
+        """What the step that runs chooses. The next one is put behind it before, if it can begin without the host."""
+        if self._goes_ahead:
+            self._chosen.note()
+            if version is not None and self._may_go_ahead():
+                self._move(self._count)
+                self._longest += 1
+                self._until -= 1
+                self._inputs.flush()
+                self._sampler.prepare(self._wanted, self._size, version)
+                self._recorded.graph.run()
+                self._ahead = True
+            ids = self._chosen.noted()
+        else:
+            self._chosen.fetch()
+            ids = self._tokens
         self._held = version
-        return self._recorded.logits, self._wanted, ids, None
+        return self._recorded.logits, self._wanted, ids[: self._count].tolist(), None
 
     def _may_go_ahead(self):
         """Whether the next step is known but for its tokens, and nobody has said that this one is the last."""
@@ -147,7 +149,7 @@ class Runner:
 
     def _give_up(self):
         """Wait for the step that has begun, of which nothing is taken: its inputs may change then."""
-        self._inputs.fetch()
+        self._chosen.fetch()
         self._ahead, self._held = False, None
         self._sampler.start_over()
 
@@ -186,7 +188,8 @@ class Runner:
         offsets = self._place_in_cache(entries, 1)
         self._tokens[count:size] = self._positions[count:size] = self._totals[count:size] = 0
         self._slots[count:size] = -1
-        self._moving, self._chosen = self._inputs.host[1:, :count], self._tokens[:count]
+        self._chosen.flush()
+        self._moving, self._count = self._inputs.host[:, :count], count
         self._until = self.block_size - 1 - int(offsets.max())
         self._wanted = [(sequence, row, 1) for row, (sequence, _) in enumerate(entries)]
 
@@ -220,7 +223,7 @@ class Runner:
         Who has fewer gets rows before them that store nothing, and whose results nobody takes.
         """
         rows, tables, wanted = len(entries) * width, self.cache.tables, []
-        self._size, self._wanted, self._chosen = len(entries), wanted, self._tokens[:rows]
+        self._size, self._wanted, self._count = len(entries), wanted, rows
         self._tokens[:rows] = 0
         for row, (sequence, count) in enumerate(entries):
             first, known, stop = sequence.num_computed, sequence.left, (row + 1) * width
@@ -228,6 +231,7 @@ class Runner:
             self._tokens[stop - count : stop] = [*sequence.token_ids[first:], *sequence.draft[: count - known]]
             self._positions[stop - width : stop] = np.arange(first + count - width, first + count)
             wanted.append((sequence, stop - count + known - 1, count - known + 1))
+        self._chosen.flush()
         self._place_in_cache(entries, width)
         for row, (_, count) in enumerate(entries):
             if count < width:
@@ -250,7 +254,8 @@ class Runner:
         it.
         """
         sine, cosine, rows = *self.model.rotary.ensure(self.cache.capacity), size * width
-        tokens, positions, totals, slots = (self._inputs.tensor[row, :rows] for row in range(4))
+        tokens = self._chosen.tensor[:rows]
+        positions, totals, slots = (self._inputs.tensor[row, :rows] for row in range(3))
         step = Step(
             token_ids=tokens,
             positions=positions,
