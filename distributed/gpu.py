@@ -144,12 +144,12 @@ class Peers:
         """(handle, block, blocks) of a launch, whose tensor is still open."""
         nbytes = n * dtype.itemsize
         kernel, types = "all_reduce", {"T": dtype.name, "HOW": how, "SIZE": self.size}
-        few = nbytes * (self.size - 1) <= _FEW_BYTES and dtype.itemsize <= 8
-        if few:
-            kernel = "all_reduce_few"
-        elif self.size == 2:
-            kernel, types = "all_reduce_two", {"T": dtype.name, "HOW": how}
-        piece = (sizes.TOLD_BYTES if few else sizes.PIECE_BYTES) // dtype.itemsize
+        sent, piece = nbytes * (self.size - 1), sizes.PIECE_BYTES
+        if sent <= _FEW_BYTES and dtype.itemsize <= 8:
+            kernel, piece = "all_reduce_few", sizes.TOLD_BYTES
+        elif sent <= sizes.MOST_BYTES and dtype.itemsize in (2, 4):
+            kernel, piece = "all_reduce_packets", sizes.PACKET_BYTES
+        piece //= dtype.itemsize
         values = PEERS.numbers(
             count=n, piece=piece, rank=self.rank, own=self.windows[self.rank], timeout=self.timeout,
             windows=self.windows,

@@ -170,6 +170,8 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
         ptx, words = _with_own_size(machine.emit_assembly(module))
         if kind == "grid":  # may have maps of tensors; LLVM must not know, since the parameter's address is an offset
             ptx = ptx.replace(".param .align 8 .b8 kernel_param_0", ".param .align 64 .b8 kernel_param_0")
+        if ".b128 " in ptx:  # which LLVM puts through as it stands: CUDA 12.4 and later have it
+            ptx = re.sub(r"\.version 8\.[0-3]\b", ".version 8.4", ptx, count=1)
         return ptx.replace(".entry kernel(", f".entry {entry_name(name)}("), words
 
 

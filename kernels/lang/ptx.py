@@ -287,37 +287,63 @@ load_of_system = _asking(
 )
 
 
-@intrinsic
-def tell_pair(typingctx, address, a, b):
-    """Store two int64 at an address of another GPU's memory, each as a whole (st.relaxed.sys, 9.7.9.12)."""
+def _telling(name, text, doc):
+    """An intrinsic that stores two int64 at an address of another GPU's memory."""
 
-    def codegen(context, builder, sig, args):
-        values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
-        kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
-        text = "st.relaxed.sys.global.v2.b64 [$0], {$1, $2};"
-        builder.call(ir.InlineAsm(kind, text, "l,l,l,~{memory}", side_effect=True), values)
-        return context.get_dummy_value()
+    def function(typingctx, address, low, high):
+        def codegen(context, builder, sig, args):
+            values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
+            kind = ir.FunctionType(ir.VoidType(), [I64] * 3)
+            builder.call(ir.InlineAsm(kind, text, "l,l,l,~{memory}", side_effect=True), values)
+            return context.get_dummy_value()
 
-    return types.void(address, a, b), codegen
+        return types.void(address, low, high), codegen
 
-
-@intrinsic
-def look_at_pair(typingctx, address):
-    """The two int64 at an address, to which another GPU stores by `tell_pair` (ld.relaxed.sys, 9.7.9.8)."""
-
-    def codegen(context, builder, sig, args):
-        at = context.cast(builder, args[0], sig.args[0], types.int64)
-        kind = ir.FunctionType(ir.LiteralStructType([I64] * 2), [I64])
-        text = "ld.relaxed.sys.global.v2.b64 {$0, $1}, [$2];"
-        found = builder.call(ir.InlineAsm(kind, text, "=l,=l,l,~{memory}", side_effect=True), [at])
-        pair = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
-        for i in range(2):
-            pair = builder.insert_element(pair, builder.extract_value(found, i), ir.Constant(I32, i))
-        return pair
-
-    return Vector(types.int64, 2)(address), codegen
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return intrinsic(function)
 
 
+def _looking(name, text, doc):
+    """An intrinsic that loads two int64 at an address to which another GPU stores."""
+
+    def function(typingctx, address):
+        def codegen(context, builder, sig, args):
+            at = context.cast(builder, args[0], sig.args[0], types.int64)
+            kind = ir.FunctionType(ir.LiteralStructType([I64] * 2), [I64])
+            found = builder.call(ir.InlineAsm(kind, text, "=l,=l,l,~{memory}", side_effect=True), [at])
+            pair = ir.Constant(ir.VectorType(I64, 2), ir.Undefined)
+            for i in range(2):
+                pair = builder.insert_element(pair, builder.extract_value(found, i), ir.Constant(I32, i))
+            return pair
+
+        return Vector(types.int64, 2)(address), codegen
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return intrinsic(function)
+
+
+tell_pair = _telling(
+    "tell_pair",
+    "st.relaxed.sys.global.v2.b64 [$0], {$1, $2};",
+    "Store two int64 at an address of another GPU's memory, each as a whole (st.relaxed.sys, 9.7.9.12).",
+)
+look_at_pair = _looking(
+    "look_at_pair",
+    "ld.relaxed.sys.global.v2.b64 {$0, $1}, [$2];",
+    "The two int64 at an address, to which another GPU stores by `tell_pair` (ld.relaxed.sys, 9.7.9.8).",
+)
+tell_packet = _telling(
+    "tell_packet",
+    "{\n.reg .b128 packet;\nmov.b128 packet, {$1, $2};\nst.relaxed.sys.global.b128 [$0], packet;\n}",
+    "Store two int64 at an address of another GPU's memory, both as one whole (PTX 8.4: st.relaxed.sys of .b128).",
+)
+look_at_packet = _looking(
+    "look_at_packet",
+    "{\n.reg .b128 packet;\nld.relaxed.sys.global.b128 packet, [$2];\nmov.b128 {$0, $1}, packet;\n}",
+    "The two int64 at an address, to which another GPU stores by `tell_packet`: of one and the same store.",
+)
 nanoseconds = _asking("nanoseconds", "mov.u64 $0, %globaltimer;", "A clock (10.26); it may step by 1 us.", False)
 
 

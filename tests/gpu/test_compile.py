@@ -84,7 +84,6 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction):
     "name, types",
     [
         ("comm.peers.all_reduce", {"T": "bfloat16", "HOW": SUM, "SIZE": 3}),
-        ("comm.peers.all_reduce_two", {"T": "bfloat16", "HOW": SUM}),
         ("comm.peers.all_gather", {"T": "uint64", "SIZE": 2}),
         ("comm.peers.all_gather", {"T": "uint8", "SIZE": 3}),
     ],
@@ -129,15 +128,17 @@ def test_what_runs_beside_copy_engines(name, types, arch):
         assert name.endswith("ragged") or found.registers * shape.threads <= 1024
 
 
-def test_words_that_say_their_round():
-    """Stored and loaded as pairs of 64 bits, each as a whole; nothing in between waits for other threads' stores."""
-    types = {"T": "bfloat16", "HOW": SUM, "SIZE": 2}
-    name = "comm.peers.all_reduce_few"
+@pytest.mark.parametrize("name, kind", [("all_reduce_few", "v2.b64"), ("all_reduce_packets", "b128")])
+def test_what_says_its_round(name, kind):
+    """Pairs of 64 bits, each stored and loaded as a whole, or 128 bits; nothing waits for other threads' stores."""
+    types, name = {"T": "bfloat16", "HOW": SUM, "SIZE": 2}, f"comm.peers.{name}"
     label = "-".join([name, *map(str, types.values())])
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", policy.shape(name))
     text = ptx.decode()
-    places = [text.index(f"{what}.relaxed.sys.global.v2.b64") for what in ("st", "ld")]
+    places = [text.index(f"{what}.relaxed.sys.global.{kind}") for what in ("st", "ld")]
     assert text.index("griddepcontrol.wait") < min(places) and "fence" not in text and "membar" not in text
+    if found := assembled(ptx):
+        assert found.spilled == 0, found.said
 
 
 HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}

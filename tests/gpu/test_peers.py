@@ -49,13 +49,21 @@ def _look(at):
     return fill(a, types.int64, 2) + (b - a) * ramp(0, types.int64, 2)
 
 
+@jit.inline
+def _look_packet(at):
+    b = load_acquire(ptr(at, types.int64), 1)  # which is stored last
+    a = load_acquire(ptr(at, types.int64), 0)
+    return fill(a, types.int64, 2) + (b - a) * ramp(0, types.int64, 2)
+
+
 @pytest.fixture
 def run(monkeypatch):
     """`run(types, calls)`: the codes of calls, (args of a rank, blocks) each, that run at the same time."""
     for module, name, other in (
         (peers, "thread", first), (peers, "threads", alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
         (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
-        (told, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "shared", stack),
+        (told, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "tell_packet", _tell),
+        (peers, "look_at_packet", _look_packet), (peers, "shared", stack),
         (block, "thread", first),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, other)
@@ -102,12 +110,6 @@ class Team:
         return values, -(-x.size // piece)
 
 
-def by_flags(dtype, how, size):
-    """(parameters, name) of the kernel of so many ranks."""
-    types = {"T": dtype, "HOW": how}
-    return (types, "all_reduce_two") if size == 2 else (types | {"SIZE": size}, "all_reduce")
-
-
 FOLD = {SUM: np.add, AVG: np.add, MIN: np.minimum, MAX: np.maximum}
 
 
@@ -125,7 +127,7 @@ FOLD = {SUM: np.add, AVG: np.add, MIN: np.minimum, MAX: np.maximum}
 def test_values_of_many_rounds(run, rng, size, dtype, how):
     """Lengths that change from round to round, as different calls of a group do; all ranks have the same bits."""
     team, kind = Team(size), ic.dtype(dtype).numpy
-    parameters, name = by_flags(dtype, how, size)
+    parameters = {"T": dtype, "HOW": how, "SIZE": size}
     for n in (1, 5, 40_000, 40_000, 8, 100_003, 100_003, 100_003, 17):
         every = [(rng.integers(-64, 64, n) / (16 if "float" in dtype else 1)).astype(kind) for _ in range(size)]
         wide = [x.astype("float32") if "float" in dtype else x for x in every]
@@ -133,42 +135,44 @@ def test_values_of_many_rounds(run, rng, size, dtype, how):
         for x in wide[1:]:
             wanted = FOLD[how](wanted, x)
         wanted = (wanted / np.float32(size) if how == AVG else wanted).astype(kind)
-        codes = run(parameters, [team.call(rank, x) for rank, x in enumerate(every)], name)
+        codes = run(parameters, [team.call(rank, x) for rank, x in enumerate(every)])
         assert not any(itertools.chain(*codes))
         for x in every:
             assert x.tobytes() == wanted.tobytes(), n
 
 
 @pytest.mark.parametrize(
-    "size, dtype, how",
+    "name, size, dtype, how",
     [
-        (2, "bfloat16", SUM),
-        (3, "float32", AVG),
-        (4, "int64", MAX),
-        (2, "int8", MIN),
-        (3, "float16", SUM),
+        ("few", 2, "bfloat16", SUM),
+        ("few", 3, "float32", AVG),
+        ("few", 4, "int64", MAX),
+        ("few", 2, "int8", MIN),
+        ("few", 3, "float16", SUM),
+        ("packets", 2, "bfloat16", SUM),
+        ("packets", 3, "float32", AVG),
+        ("packets", 4, "int32", MAX),
+        ("packets", 2, "float16", AVG),
     ],
 )
-def test_few_elements(run, rng, size, dtype, how):
-    """Rounds of words that say their round between others: all have one count, and the same bits as by flags."""
+def test_what_says_its_round(run, rng, name, size, dtype, how):
+    """Words and packets between rounds by flags: all have one count, and the same bits."""
     team, kind, like = Team(size), ic.dtype(dtype).numpy, Team(size)
-    parameters, others = {"T": dtype, "HOW": how, "SIZE": size}, by_flags(dtype, how, size)
-    for n, few in ((1, True), (5, True), (9_001, False), (9_001, True), (9_001, True), (8, False), (5_003, True)):
+    parameters = {"T": dtype, "HOW": how, "SIZE": size}
+    nbytes = {"few": sizes.TOLD_BYTES, "packets": sizes.PACKET_BYTES}
+    for n, short in ((1, True), (5, True), (9_001, False), (9_001, True), (9_001, True), (8, False), (5_003, True)):
         every = [(rng.integers(-64, 64, n) / (16 if "float" in dtype else 1)).astype(kind) for _ in range(size)]
         wanted = [x.copy() for x in every]
-        run(others[0], [like.call(rank, x) for rank, x in enumerate(wanted)], others[1])
-        if few:
-            calls = [team.call(rank, x, sizes.TOLD_BYTES) for rank, x in enumerate(every)]
-            codes = run(parameters, calls, "all_reduce_few")
-        else:
-            codes = run(others[0], [team.call(rank, x) for rank, x in enumerate(every)], others[1])
+        run(parameters, [like.call(rank, x) for rank, x in enumerate(wanted)])
+        calls = [team.call(rank, x, nbytes[name] if short else sizes.PIECE_BYTES) for rank, x in enumerate(every)]
+        codes = run(parameters, calls, f"all_reduce_{name}" if short else "all_reduce")
         assert not any(itertools.chain(*codes))
         for x, y in zip(every, wanted):
             assert x.tobytes() == y.tobytes(), n
         assert len({x.tobytes() for x in every}) == 1
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "all_reduce_few"])
+@pytest.mark.parametrize("name", ["all_reduce", "all_reduce_few", "all_reduce_packets"])
 def test_who_waits_too_long_gives_up_for_all(run, name):
     team, parameters = Team(3, timeout=0.2), {"T": "float32", "HOW": SUM, "SIZE": 3}
     every = [np.ones(10, np.float32) for _ in range(3)]
@@ -249,6 +253,10 @@ def test_streams_follow_one_another():
 
 def test_the_window_has_room():
     assert sizes.COUNT < sizes.RECORD and sizes.SLOTS % 256 == 0 and sizes.BROKEN * 8 < sizes.SLOTS
-    assert sizes.BLOCKS * sizes.PIECE_BYTES == sizes.MOST_BYTES and sizes.TOLD_BLOCKS <= sizes.BLOCKS
+    assert sizes.BLOCKS * sizes.PACKET_BYTES >= sizes.MOST_BYTES and sizes.TOLD_BLOCKS <= sizes.BLOCKS
+    assert sizes.BLOCKS * sizes.PIECE_BYTES >= sizes.MOST_BYTES and sizes.PACKETS % 256 == 0
+    for size in range(2, sizes.MOST_RANKS + 1):  # slots of all ranks, for two rounds
+        blocks = -(-(sizes.MOST_BYTES // (size - 1)) // sizes.PACKET_BYTES)
+        assert sizes.PACKETS + 2 * blocks * size * sizes.PACKET_BYTES // 12 * 16 <= sizes.WINDOW_BYTES
     assert gpu._FEW_BYTES <= sizes.TOLD_BLOCKS * sizes.TOLD_BYTES and sizes.TOLD % 256 == 0
     assert sizes.THREADS <= 1024

@@ -6,16 +6,16 @@ blocks that have the same piece on other ranks, so blocks need not run at the sa
     rank 0, block b   x -> slot   flag k to all   wait for flags k   part 0 of y = slot of 0 + slot of 1 + ...
     rank 1, block b   x -> slot   flag k to all   wait for flags k   part 1 of y = slot of 0 + slot of 1 + ...
 
-A rank takes the others' parts after a second meeting. Of two ranks each stores to the other one's slot and adds up all
-of the piece. A gather is the same without sums: each slot goes where it belongs. Ranks may give
-different numbers of elements then, or none, but all launch as many blocks as the longest needs, so that rounds agree.
+A rank takes the others' parts after a second meeting. A gather is the same without sums: each slot goes where it
+belongs. Ranks may give different numbers of elements then, or none, but all launch as many blocks as the longest needs,
+so that rounds agree.
 
 Few elements go another way, by `all_reduce_few`: a thread stores its eight bytes to the others' windows as two words,
 each half data, half the number of the round, and looks at its own window until it finds the others' words of this
 round. So nothing is read across, no flag follows the data, and no thread waits for another one of its block. In a graph
 4 KB of two H200 take 3.4 us where flags take 4.9, 64 KB 3.9 and 5.3.
 
-**What is read has been written.** The threads of a block store to a window and meet at a barrier, which orders
+**What is read has been written.** The threads of a block store to their own window and meet at a barrier, which orders
 their stores before what thread 0 of a warp does next: it stores the flag with release at system scope, for the GPU of
 one other rank to see. Release is cumulative: it covers the stores that came before the barrier too. There, one thread
 loads the flag with acquire at system scope, and the threads of its block meet at a barrier before they load the slot:
@@ -39,14 +39,18 @@ from ...blocks.cuda import PEERS
 from ...build import jit
 from ...cpu.comm.combine import divided, two
 from ...lang.by_type import by_type
+from ...lang.mma import both
+from ...lang.pieces import vpiece
 from ...lang.ptx import (
     WARP,
     barrier,
     load_of_system,
+    look_at_packet,
     look_at_pair,
     nanoseconds,
     shared,
     store_to_system,
+    tell_packet,
     thread,
     threads,
 )
@@ -59,6 +63,8 @@ from .sizes import (
     GAVE_UP,
     GIVEN,
     MOST_BYTES,
+    PACKET_BYTES,
+    PACKETS,
     PIECE_BYTES,
     RECORD,
     REDUCED,
@@ -167,49 +173,34 @@ def all_reduce(args, lo, hi, T, HOW, SIZE):
     return 0
 
 
-@jit.inline
-def all_reduce_two(args, lo, hi, T, HOW):
-    """Piece `lo`, of a block. Each of two ranks stores it to the other one's window, and adds what it finds in its own.
+def _bytes(count):
+    """The function that makes a vector of zeros, which fills so many bytes with elements of a pointer's type."""
 
-    What is stored goes by while nobody waits for it, what is read across does not: 1 MB in a graph takes X us, and took
-    8.0 when each rank stored to its own window and read the other's (two H200).
-    """
-    own, piece, rank = load(args, PEERS.own), load(args, PEERS.piece), load(args, PEERS.rank)
-    left = min(piece, load(args, PEERS.count) - lo * piece)
-    x, y = ptr(load(args, PEERS.x), T) + lo * piece, ptr(load(args, PEERS.y), T) + lo * piece
-    record, found = ptr(own, I64) + lo * RECORD, ptr(shared(8), I64)
-    k, step, like = load(record, COUNT) + 1, threads() * width(x), vector(x, 0)
-    given = SLOTS + (k % 2) * MOST_BYTES + lo * PIECE_BYTES
-    mine, theirs = ptr(own + given, T), ptr(load(args, PEERS.windows + 1 - rank) + given, T)
-    if begin(own, found) != 0:
-        return GAVE_UP
-    for i in range(thread() * width(x), left, step):
-        write(theirs, i, read(x, i, left - i, like), left - i)
-    code = meet(args, lo, k, GIVEN, found, 2)
-    if code != 0:
-        give_up(args, 2)
-        return code
-    for i in range(thread() * width(x), left, step):
-        a, b = read(x, i, left - i, like), read(mine, i, left - i, like)
-        total = two(a, b, HOW) if rank == 0 else two(b, a, HOW)
-        write(y, i, divided(total, 2) if HOW == AVG else total, left - i)
-    if thread() == 0:
-        store(record, COUNT, k)
-    return 0
+    @by_type
+    def zeros(p):
+        dtype, lanes = compute_type(p.dtype), 8 * count // max(8, getattr(p.dtype, "bitwidth", 8))
+        return lambda p: fill(0, dtype, lanes)
+
+    return zeros
 
 
-@by_type
-def eight_bytes(p):
-    """A vector of zeros that fills eight bytes with elements of a pointer's type."""
-    dtype, lanes = compute_type(p.dtype), 64 // max(8, getattr(p.dtype, "bitwidth", 8))
-    return lambda p: fill(0, dtype, lanes)
+four_bytes, eight_bytes = _bytes(4), _bytes(8)
 
 
 @jit.inline
-def look_for(args, at, k, peer):
-    """(the eight bytes of round k that a rank has stored at an address of this rank's window, 0 or a code)."""
-    pair, code, turn, since = look_at_pair(at), 0, 0, 0
-    while ((lane(pair, 0) ^ k << 32) | (lane(pair, 1) ^ k << 32)) >> 32 != 0:
+def look(at, k, PACKED):
+    """(two int64 at an address of this rank's window, whether they are of round k: a packet, else two words)."""
+    pair = look_at_packet(at) if PACKED else look_at_pair(at)
+    first = lane(pair, 1) if PACKED else lane(pair, 0)
+    return pair, ((first ^ k << 32) | (lane(pair, 1) ^ k << 32)) >> 32 == 0
+
+
+@jit.inline
+def look_for(args, at, k, peer, PACKED):
+    """(what a rank has told in round k at an address of this rank's window, 0 or a code)."""
+    code, turn, since = 0, 0, 0
+    pair, found = look(at, k, PACKED)
+    while not found:
         turn += 1
         if turn % LOOKS == 0:
             since = nanoseconds() if since == 0 else since
@@ -219,8 +210,15 @@ def look_for(args, at, k, peer):
             if nanoseconds() - since > load(args, PEERS.timeout):
                 code = 1 + peer
                 break
-        pair = look_at_pair(at)
-    return (lane(pair, 0) & LOW) | lane(pair, 1) << 32, code
+        pair, found = look(at, k, PACKED)
+    return pair, code
+
+
+@jit.inline
+def stop_all(args, SIZE):
+    """Let the others know, from any thread, that this rank takes part in nothing any more."""
+    for r in range(SIZE):
+        store_to_system(load(args, PEERS.windows + r) + 8 * BROKEN, 1)
 
 
 @jit.inline
@@ -247,16 +245,79 @@ def all_reduce_few(args, lo, hi, T, HOW, SIZE):
         for r in range(SIZE):
             value = read(x, i, left - i, like)
             if r != rank:
-                number, missing = look_for(args, place + r * (2 * TOLD_BYTES), k, r)
+                pair, missing = look_for(args, place + r * (2 * TOLD_BYTES), k, r, False)
                 code = missing if missing != 0 else code
-                value = unpacked(number, like, T)
+                value = unpacked((lane(pair, 0) & LOW) | lane(pair, 1) << 32, like, T)
             total = value if r == 0 else two(total, value, HOW)
         if code != 0:
-            for r in range(SIZE):  # let the others know that this rank takes part in nothing any more
-                store_to_system(load(args, PEERS.windows + r) + 8 * BROKEN, 1)
+            stop_all(args, SIZE)
             return code
         write(y, i, divided(total, SIZE) if HOW == AVG else total, left - i)
     return 0
+
+
+@jit.inline
+def packed_words(x, i, left, four, none, T):
+    """(the eight bytes from element i on, the four behind them)."""
+    lanes = width(x) // 4
+    a, b = read(x, i, left, four), read(x, i + lanes, left - lanes, four)
+    c = read(x, i + 2 * lanes, left - 2 * lanes, four)
+    return packed(both(a, b), T), packed(both(c, none), T)
+
+
+@jit.inline
+def all_reduce_packets(args, lo, hi, T, HOW, SIZE):
+    """The same in packets of 16 bytes, of which twelve are elements, and each is stored and loaded as a whole.
+
+    Types of two and four bytes. Two thirds of what words need go across: 1 MB of two H200 in a graph takes X us, 256 KB
+    Y (words 4.5), and by flags, whose stores another GPU has to confirm, 7.8 and Z.
+    """
+    own, piece, rank = load(args, PEERS.own), load(args, PEERS.piece), load(args, PEERS.rank)
+    left = min(piece, load(args, PEERS.count) - lo * piece)
+    x, y = ptr(load(args, PEERS.x), T) + lo * piece, ptr(load(args, PEERS.y), T) + lo * piece
+    record, four, none, like = ptr(own, I64) + lo * RECORD, four_bytes(x), four_bytes(x), eight_bytes(x)
+    k, lanes = load(record, COUNT) + 1, width(x) // 4
+    slot = PACKET_BYTES // 12 * 16
+    begin, step = PACKETS + (2 * lo + (k & 1)) * SIZE * slot, 3 * lanes * threads()
+    if load(ptr(own, I64), BROKEN) != 0:
+        return GAVE_UP
+    for i in range(thread() * 3 * lanes, left, step):
+        low, high = packed_words(x, i, left - i, four, none, T)
+        place = begin + rank * slot + 16 * (i // (3 * lanes))
+        for r in range(SIZE):
+            if r != rank:
+                tell_packet(load(args, PEERS.windows + r) + place, low, (high & LOW) | k << 32)
+    barrier()  # all have read the count
+    if thread() == 0:
+        store(record, COUNT, k)
+    for i in range(thread() * 3 * lanes, left, step):
+        code, place, a, b = 0, own + begin + 16 * (i // (3 * lanes)), like, like
+        for r in range(SIZE):
+            low, high = packed_words(x, i, left - i, four, none, T)
+            if r != rank:
+                packet, missing = look_for(args, place + r * slot, k, r, True)
+                code, low, high = missing if missing != 0 else code, lane(packet, 0), lane(packet, 1) & LOW
+            u, v = unpacked(low, like, T), unpacked(high, like, T)
+            a, b = (u, v) if r == 0 else (two(a, u, HOW), two(b, v, HOW))
+        if code != 0:
+            stop_all(args, SIZE)
+            return code
+        a, b = (divided(a, SIZE), divided(b, SIZE)) if HOW == AVG else (a, b)
+        write_words(y, i, left - i, a, b)
+    return 0
+
+
+@by_type
+def write_words(y, i, left, a, b):
+    """Store what `packed_words` reads, of two vectors of eight bytes."""
+    lanes = a.lanes // 2
+
+    def implementation(y, i, left, a, b):
+        write(y, i, vpiece(a, 0, lanes), left)
+        write(y, i + lanes, vpiece(a, 1, lanes), left - lanes)
+        write(y, i + 2 * lanes, vpiece(b, 0, lanes), left - 2 * lanes)
+
+    return implementation
 
 
 @jit.inline

@@ -3,7 +3,9 @@
 MOST_RANKS = 16
 MOST_BYTES = 1 << 20  # of a tensor
 PIECE_BYTES = 16 << 10  # that a block has of it
-BLOCKS = MOST_BYTES // PIECE_BYTES
+TOLD_BYTES = 4 << 10  # of few elements, whose every word says which round it is of; they take twice as many in a slot
+PACKET_BYTES = 6 << 10  # of more of them, of which every 12 bytes say so: 512 packets
+BLOCKS = -(-MOST_BYTES // PACKET_BYTES)  # at most
 
 # Words of the record of a block: a flag of each rank for each of two meetings, the block's count of rounds, the round
 # that a product has told (`told.py`). Behind the records of all blocks: whether some rank has given up.
@@ -11,10 +13,11 @@ GIVEN, REDUCED, COUNT, ROUND = 0, MOST_RANKS, 2 * MOST_RANKS, 2 * MOST_RANKS + 1
 RECORD = 48
 BROKEN = BLOCKS * RECORD
 SLOTS = (BROKEN + 1) * 8 // 256 * 256 + 256  # bytes before the slots
-TOLD = SLOTS + 4 * MOST_BYTES  # before the slots of few elements, whose every word says which round it is of
-TOLD_BYTES = 4 << 10  # that a block has of a tensor of few elements; they take twice as many in a slot
+TOLD = SLOTS + 4 * MOST_BYTES  # before the slots of few elements
 TOLD_BLOCKS = 64
-WINDOW_BYTES = TOLD + 2 * TOLD_BLOCKS * 2 * TOLD_BYTES * MOST_RANKS
+PACKETS = TOLD + 2 * TOLD_BLOCKS * 2 * TOLD_BYTES * MOST_RANKS  # before the slots of packets
+# What a rank sends as packets to all others is no more than MOST_BYTES, so more ranks have fewer blocks.
+WINDOW_BYTES = PACKETS + 2 * BLOCKS * 2 * (PACKET_BYTES // 12 * 16)
 
 THREADS = 32 * MOST_RANKS  # a warp for each rank that a block waits for
 GAVE_UP = 63  # the code of who finds that another rank has; 1 + r: it waited for rank r for too long; below `SECOND`
