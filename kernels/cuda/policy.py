@@ -177,7 +177,7 @@ OWN = {
     "array.scatter.add_parts": _HEAD_ROW,
     "array.scatter.add_each": Shape(threads=128),
     **{
-        f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
+        f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=2)
         for name in ("all_reduce", "all_reduce_packets", "all_reduce_few", "all_gather")
     },
     "comm.copies.meet": Shape("grid", threads=32, fixed=True, resident=1),
