@@ -3,19 +3,18 @@
 Products and copies, whose threads do, are NumPy's.
 """
 
-import ctypes
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
-from infinicore.kernels.build import jit, load, render
+from infinicore.kernels.build import jit, load
 from infinicore.kernels.cuda import policy
 from infinicore.kernels.cuda.conv import columns, direct
 from infinicore.kernels.cuda.plans import conv
 from infinicore.kernels.lang.simd import stack
 from infinicore.kernels.plan import Plan
 
-from ..rounds import alone, first
+from ..stand_ins import StandIns, alone, first
 
 
 @jit.inline
@@ -28,13 +27,19 @@ def _itself(value):
     return value
 
 
+ALONE = StandIns(
+    __file__, (direct, "thread", first), (direct, "threads", alone), (direct, "block_sum", _itself),
+    (direct, "barrier", _nothing), (direct, "shared", stack),
+    (columns, "thread", first), (columns, "threads", alone),
+)  # fmt: skip
+
+
 class _Kernel(NamedTuple):
     name: str
     parameters: dict
 
     def __call__(self, block, n):
-        handle = jit.load_kernel(f"emulated.{self.name}", render.stub(self.name, self.parameters, "cuda"))
-        run = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1)
+        run = ALONE.kernel(self.name, self.parameters)
         if policy.shape(self.name).kind == "thread":
             assert run(block.ctypes.data, 0, n) == 0
         else:
@@ -86,15 +91,13 @@ def _copied(p, x, y):
 
 def plan_of(monkeypatch, planner, problem):
     """The plan of a problem for `run`."""
-    for module, name, other in (
-        (direct, "thread", first), (direct, "threads", alone), (direct, "block_sum", _itself),
-        (direct, "barrier", _nothing), (direct, "shared", stack), (conv, "THREADS", 1),
-        (columns, "thread", first), (columns, "threads", alone),
-        (conv, "product", _product_plan), (conv, "parts_of", lambda p: (_product_plan(p), prod(p.a_shape[:-2]))),
-        (conv, "_fits_units", lambda p, work: False),  # which are those of whole warps: `threads.py`
-        (conv, "copy", lambda p: Plan((_Step(p, ((0, "x", 0), (1, "y", 0))),))),
+    for name, other in (
+        ("THREADS", 1), ("product", _product_plan),
+        ("parts_of", lambda p: (_product_plan(p), prod(p.a_shape[:-2]))),
+        ("_fits_units", lambda p, work: False),  # which are those of whole warps: `threads.py`
+        ("copy", lambda p: Plan((_Step(p, ((0, "x", 0), (1, "y", 0))),))),
     ):  # fmt: skip
-        monkeypatch.setattr(module, name, other)
+        monkeypatch.setattr(conv, name, other)
     with load.on(_Kernels()):
         return planner(problem)
 

@@ -9,7 +9,7 @@ import pytest
 from infinicore.distributed import gpu
 from infinicore.kernels.blocks.comm import AVG, MAX, MIN, RECEIVE, SEND, SUM
 from infinicore.kernels.blocks.cuda import PEERS
-from infinicore.kernels.build import jit, render
+from infinicore.kernels.build import jit
 from infinicore.kernels.cpu.comm.waiting import now
 from infinicore.kernels.cuda import block
 from infinicore.kernels.cuda.comm import peers, sizes, told
@@ -19,7 +19,7 @@ from numba import types
 
 import infinicore as ic
 
-from ..rounds import alone, first
+from ..stand_ins import StandIns, alone, first
 
 
 @jit.inline
@@ -56,26 +56,24 @@ def _look_packet(at):
     return fill(a, types.int64, 2) + (b - a) * ramp(0, types.int64, 2)
 
 
+_ALONE = StandIns(
+    __file__, (peers, "thread", first), (peers, "threads", alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
+    (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
+    (told, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "tell_packet", _tell),
+    (peers, "look_at_packet", _look_packet), (peers, "shared", stack), (block, "thread", first),
+)  # fmt: skip
+
+
 @pytest.fixture
-def run(monkeypatch):
+def run():
     """`run(types, calls)`: the codes of calls, (args of a rank, blocks) each, that run at the same time."""
-    for module, name, other in (
-        (peers, "thread", first), (peers, "threads", alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
-        (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
-        (told, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "tell_packet", _tell),
-        (peers, "look_at_packet", _look_packet), (peers, "shared", stack),
-        (block, "thread", first),
-    ):  # fmt: skip
-        monkeypatch.setattr(module, name, other)
 
     def together(parameters, calls, name="all_reduce"):
         """`parameters` are those of the kernel, or of that of each rank."""
         each = parameters if isinstance(parameters, list) else [parameters] * len(calls)
         kernels, codes = [], [[] for _ in calls]
         for one in each:
-            source = render.stub(f"comm.peers.{name}", one, "cuda")
-            handle = jit.load_kernel(f"emulated.comm.peers.{name}", source)
-            kernels.append(ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)(handle & ~1))
+            kernels.append(_ALONE.kernel(f"comm.peers.{name}", one))
 
         def rank(number, values, blocks):
             args, kernel = (ctypes.c_int64 * len(values))(*values), kernels[number]

@@ -4,7 +4,7 @@ The LLVM IR of a kernel, as the host's front end makes it, gets functions in pla
 threads, barriers, exchanges within a warp, shared memory. A thread runs until it has to wait, and the next one that can
 goes on: the tests switch 90 million times, which threads of the system did in 1,300 s of CPU. Which thread is next
 changes its direction with each barrier of the block, so that what lacks one is wrong in one of the two. Blocks run one
-after the other, in their order.
+after the other, in their order. Kernels whose blocks need one thread alone run as `../stand_ins.py` makes them.
 """
 
 import ctypes
