@@ -5,7 +5,7 @@ from typing import NamedTuple
 from .array.sizes import FIRSTS_BLOCKS, FIRSTS_THREADS
 from .array.sizes import THREADS as CHOOSING_THREADS
 from .attention.sizes import FEW_TILES, GROUPED_SIZES, GROUPED_WARPS, TILES, grouped_bytes
-from .comm.sizes import JOIN_WARPS
+from .comm.sizes import JOIN_WARPS, PACKET_THREADS
 from .comm.sizes import THREADS as PEER_THREADS
 from .conv.sizes import THREADS as CONV_THREADS
 from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
@@ -177,9 +177,10 @@ OWN = {
     "array.scatter.add_parts": _HEAD_ROW,
     "array.scatter.add_each": Shape(threads=128),
     **{
-        f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=2)
-        for name in ("all_reduce", "all_reduce_packets", "all_reduce_few", "all_gather")
+        f"comm.peers.{name}": Shape("block", threads=PEER_THREADS, fixed=True, resident=1)
+        for name in ("all_reduce", "all_reduce_few", "all_gather")
     },
+    "comm.peers.all_reduce_packets": Shape("block", threads=PACKET_THREADS, fixed=True, resident=1),
     "comm.copies.meet": Shape("grid", threads=32, fixed=True, resident=1),
     "comm.copies.whole": Shape("grid", threads=32, fixed=True, resident=JOIN_WARPS, share=256),
     "comm.copies.ragged": Shape("grid", threads=256, fixed=True, resident=1, share=1024),

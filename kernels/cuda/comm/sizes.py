@@ -4,7 +4,8 @@ MOST_RANKS = 16
 MOST_BYTES = 1 << 20  # of a tensor
 PIECE_BYTES = 16 << 10  # that a block has of it
 TOLD_BYTES = 4 << 10  # of few elements, whose every word says which round it is of; they take twice as many in a slot
-PACKET_BYTES = 6 << 10  # of more of them, of which every 12 bytes say so: 512 packets
+PACKET_THREADS = 768
+PACKET_BYTES = 12 * PACKET_THREADS  # of more of them, of which every 12 bytes say so: a packet of each thread
 BLOCKS = -(-MOST_BYTES // PACKET_BYTES)  # at most
 
 # Words of the record of a block: a flag of each rank for each of two meetings, the block's count of rounds, the round
