@@ -30,6 +30,8 @@ CONFIGS = {
 }  # fmt: skip
 STEPS = {"odd": 2}  # else 10
 ATOL = {"float64": 1e-9, "float32": 1e-5}
+# By 1e-2 the last bits of a Llama of 6 layers grow to 3e-7 in ten steps, in one process, too; so they stay below 1e-13.
+RATE = 3e-3
 
 
 def model_of(case):
@@ -68,7 +70,7 @@ def alone(case):
     if group.rank:
         return dist.broadcast_object(None, 0)
     model, losses, norms = model_of(case), [], []
-    adam = optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4)
+    adam = optim.AdamW(model.parameters(), lr=RATE, eps=1e-4)
     for batch in groups_of(batches(case), case.accumulate):
         total = 0.0
         for ids, targets in batch:
@@ -99,7 +101,7 @@ class Trained:
             self.model = dist.ParallelModel(
                 whole, mesh, zero=case.zero, micro_batches=case.micro, sequence_parallel=bool(case.sequence)
             )
-            self.own, self.adam = whole, optim.AdamW(self.model.parameters(), lr=1e-2, eps=1e-4)
+            self.own, self.adam = whole, optim.AdamW(self.model.parameters(), lr=RATE, eps=1e-4)
             return
         self.own = dist.parallelize(whole, mesh, sequence_parallel=bool(case.sequence))
         if case.pp > 1:
@@ -108,7 +110,7 @@ class Trained:
             self.model = dist.ZeroDataParallel(self.own, data, stage=case.zero, bucket_mb=0.02)
         else:
             self.model = dist.DistributedDataParallel(self.own, data, bucket_mb=0.02)
-        self.adam = optim.AdamW(self.model.parameters(), lr=1e-2, eps=1e-4)
+        self.adam = optim.AdamW(self.model.parameters(), lr=RATE, eps=1e-4)
 
     def step(self, batch):
         """(loss, norm) of a step."""
