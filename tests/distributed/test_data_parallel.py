@@ -16,3 +16,8 @@ def test_batch_norm_over_ranks(ranks):
 def test_training_on_another_device(ranks, count):
     """Data parallel, ZeRO, tensor parallel, pipeline: see `programs/on_device.py`."""
     assert ranks(count, "on_device.py", "host2", timeout=300).stdout.count("done") == count
+
+
+def test_steps_that_the_trainer_records_on_another_device(ranks):
+    """It stands for GPUs that reach one another; see `programs/on_device.py`."""
+    assert ranks(2, "on_device.py", "host2", "trainer", "windows").stdout.count("done") == 2

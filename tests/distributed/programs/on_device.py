@@ -1,6 +1,7 @@
 """Training on another device, divided in every way, beside one process there: losses and parameters within 1e-5.
 
-Arguments: the device, and names of `CASES` (default: all).
+Arguments: the device, and names of `CASES` (default: all). With `windows` among them, the second device stands for
+GPUs that reach one another (`devices.give_windows`).
 """
 
 import shutil
@@ -12,15 +13,19 @@ from pathlib import Path
 import infinicore.distributed as dist
 import numpy as np
 from data_parallel_models import GPT2, LLAMA, ROWS, batches
-from devices import device, put
+from devices import device, give_windows, put
 from infinicore.distributed.ring import places, ring_attention
 
 import infinicore as ic
 from infinicore import nn, optim
+from infinicore.data import DataLoader, TensorDataset
 from infinicore.models import from_config
+from infinicore.train import Trainer
 
 group = dist.init()
 R, N = group.rank, group.size
+if "windows" in sys.argv:
+    give_windows(R)
 STEPS = 5
 
 
@@ -183,6 +188,24 @@ def recorded():
                 one.zero_grad()
 
 
+def by_trainer():
+    """Steps that the Trainer is asked to record, where graphs hold them, are those that it does not."""
+    if not group.links_on(device()).records():
+        return
+    ids, found = np.concatenate(batches(6, N)).astype(np.int64), []
+    data = TensorDataset(ic.from_numpy(ids[:, :-1].copy()), ic.from_numpy(ids[:, 1:].copy()))
+    for recorded in (False, True):
+        model = dist.ParallelModel(made(GPT2, 0), dist.Mesh(dp=-1))
+        adam, loader = optim.AdamW(model.parameters(), lr=1e-2, eps=1e-4), DataLoader(data, N * ROWS)
+        run = Trainer(model, adam, loader, epochs=2, clip=0.5, log_every=1, progress=False, recorded=recorded)
+        losses = [row["loss"] for row in run.fit()]
+        found.append((losses, [p.detach().cpu().numpy() for p in model.parameters()]))
+        assert (run._replay is not None) == recorded
+    np.testing.assert_array_equal(found[0][0], found[1][0])
+    for one, other in zip(*(parameters for _, parameters in found), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 folder = dist.broadcast_object(tempfile.mkdtemp() if R == 0 else None)
 CASES = {
     "dp": lambda: trained(GPT2, "data parallel", replicas),
@@ -200,9 +223,10 @@ CASES = {
     "llama": lambda: trained(LLAMA, "data parallel", replicas),
     "norm": normed,
     "recorded": recorded,
+    "trainer": by_trainer,
 }
 for name, case in CASES.items():
-    if name in (sys.argv[2:] or CASES):
+    if name in (CASES.keys() & sys.argv[2:] or CASES):
         began = time.perf_counter()
         case()
         if R == 0:
