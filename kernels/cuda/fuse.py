@@ -250,6 +250,38 @@ def _rows_of(block, at, stride, rows, size):
     return block[at], 2 * ((rows - 1) * abs(block[stride]) + size)
 
 
+def _halves(words, name, types, half, kernels):
+    """(bands, n) of a product of floats of whose rows a block has as many of either half, which `words` say then."""
+    if types[1:] != [types[0], "None"] or (words[STREAM.row_step], words[STREAM.token_step]) != (1, 2 * half):
+        return None
+    k = words[STREAM.k]
+    share = share_of(half, 8 * STREAM_BANDS[-1], 8, kernels.multiprocessors)
+    bands = -(-2 * share // 16)
+    slabs, stages = stream_ring(stream_head(8, bands), 2 * share, words[STREAM.tokens], k)
+    stride = 2 * words[STREAM.w_stride]
+    # (64 of k, row, half, slab of 64 of k)
+    box, strides = (64, share, 2, slabs), (stride, half * stride, 128)
+    found = kernels.tensor_map(types[0], (64, half, 2, k // 64), strides, box)
+    for key, value in {"share": 2 * share, "slabs": slabs, "stages": stages, "half": half}.items():
+        words[getattr(STREAM, key)] = value
+    words[STREAM.map_w + 1 : STREAM.map_w + 16] = found[1:]
+    return bands, -(-half // share)
+
+
+def _in_turn(words, name, types, half, kernels):
+    """The same of two quantised weights, of which a block has the same panels, one after the other, where that takes it
+    no longer than any panels would.
+    """
+    items, blocks = words[PACKED_STREAM.items1], kernels.multiprocessors
+    sizes = [words[getattr(PACKED_STREAM, key)] for key in ("columns0", "columns1", "column1")]
+    if items >= 1 << 40 or words[PACKED_STREAM.items2] < 1 << 40 or sizes != [half] * 3:
+        return None
+    return (int(name.rpartition("_")[2]), items) if 2 * -(-items // blocks) <= -(-2 * items // blocks) else None
+
+
+_GATING = {"gemm.stream": _halves, "quant.stream": _in_turn}
+
+
 def _gating_product(rows, names, kernels):
     """The same of a product, or a norm and its product, and the gate of both halves of the result.
 
@@ -258,51 +290,42 @@ def _gating_product(rows, names, kernels):
     """
     made = _made_product(rows[:2], names[:2], kernels) if len(rows) == 3 else None
     (other, *types), (kind, *of_gate) = names[-2:]
-    if kind not in GATES or not other.startswith("gemm.stream.product_8_") or (len(rows) == 3 and made is None):
+    family, _, name = other.rpartition(".")
+    fits = kind in GATES and family in _GATING and name.startswith("product_8_")
+    if not fits or (made is None and len(rows) == 3):
         return None
-    words, normed = (made[2], made[0].startswith("gemm.stream.normed_")) if made else (_words(rows[-2]), False)
-    gate, count, k = _gate(kind, of_gate, _words(rows[-1]), rows[-1][3]), words[STREAM.tokens], words[STREAM.k]
-    if gate is None or (made and not normed):
+    words, normed = (made[2], made[0].startswith(f"{family}.normed_")) if made else (_words(rows[-2]), False)
+    gate, of = _gate(kind, of_gate, _words(rows[-1]), rows[-1][3]), _PRODUCTS[family](types, words)
+    if gate is None or of is None or (made and not normed):
         return None
-    out, half = words[STREAM.out], words[STREAM.rows] // 2
+    block, half, (out, nbytes) = of.block, gate.size, of.written
     (up, up_stride), (gated, stride), (y, y_stride) = *gate.read, *gate.written
     fits = (
-        types[1:] == [types[0], "None"] and words[STREAM.residual] == 0 and set(gate.types) == {types[0]}
-        and (words[STREAM.row_step], words[STREAM.token_step]) == (1, 2 * half) and half % 8 == 0
-        and (gate.rows, gate.size) == (count, half) and {up, gated} == {out, out + 2 * half}
-        and (count == 1 or up_stride == stride == 2 * half)
-        and all(at % 16 == 0 for at in (out, y, words[STREAM.w], words[STREAM.x])) and words[STREAM.whole]
-        and y_stride % 2 == 0
+        words[block.whole] and set(gate.types) == {of.dtype} and half % 8 == 0
+        and gate.rows == of.rows and nbytes == 4 * half * of.rows and {up, gated} == {out, out + 2 * half}
+        and (of.rows == 1 or up_stride == stride == 2 * half)
+        and all(at % 16 == 0 for at in (out, y, words[block.x])) and y_stride % 2 == 0
     )  # fmt: skip
-    bias = words[STREAM.bias], 4 * half * (words[STREAM.bias] != 0)
-    read = [bias, *((at, end - at) for at, end in MATRICES["gemm.stream"](words))]
-    written = [(out, 4 * half * count), (y, 2 * ((count - 1) * y_stride + half))]
+    k, read = words[block.k], [of.bias, *((at, end - at) for at, end in MATRICES[family](words))]
+    written = [of.written, (y, 2 * ((of.rows - 1) * y_stride + half))]
     if normed:
-        norm = words[STREAM.WIDTH :]
-        for name in ("a", "b", "total", "y"):
-            block = _rows_of(norm, getattr(ADD_RMS, name), getattr(ADD_RMS, f"{name}_stride"), count, k)
-            (written if name in ("total", "y") else read).append(block if block[0] else (0, 0))
+        norm = words[block.WIDTH :]
+        for key in ("a", "b", "total", "y"):
+            memory = _rows_of(norm, getattr(ADD_RMS, key), getattr(ADD_RMS, f"{key}_stride"), of.rows, k)
+            (written if key in ("total", "y") else read).append(memory if memory[0] else (0, 0))
         read.append((norm[ADD_RMS.w], 2 * k))
     else:
-        read.append(_rows_of(words, STREAM.x, STREAM.x_stride, count, k))
+        read.append((words[block.x], 2 * ((of.rows - 1) * of.x_stride + k)))
     if not fits or not _apart(read, [one for one in written if one[0]]):
         return None
-    share = share_of(half, 8 * STREAM_BANDS[-1], 8, kernels.multiprocessors)
-    bands = -(-2 * share // 16)
-    slabs, stages = stream_ring(stream_head(8, bands), 2 * share, count, k)
-    stride = 2 * words[STREAM.w_stride]
-    # (64 of k, row, half, slab of 64 of k)
-    box, strides = (64, share, 2, slabs), (stride, half * stride, 128)
-    found = kernels.tensor_map(types[0], (64, half, 2, k // 64), strides, box)
+    found = _GATING[family](words, name, types, half, kernels)
+    if found is None:
+        return None
+    bands, n = found
     words = [*words, *GATING.numbers(y_stride=y_stride, gate_first=int(gated == out))]
     words[-GATING.WIDTH + GATING.y] = y
-    new = {"share": 2 * share, "slabs": slabs, "stages": stages, "half": half}
-    for name, value in new.items():
-        words[getattr(STREAM, name)] = value
-    words[STREAM.map_w + 1 : STREAM.map_w + 16] = found[1:]
-    parameters = made[1] if made else dict(zip(("T", "R", "ACT"), types))
-    name = f"gemm.stream.{'normed_' * normed}gating_8_{bands}"
-    return name, parameters | {"GATE": OPS[kind]}, words, -(-half // share)
+    parameters = (made[1] if made else of.parameters) | {"GATE": OPS[kind]}
+    return f"{family}.{'normed_' * normed}gating_8_{bands}", parameters, words, n
 
 
 def _lean_product(rows, names, kernels):

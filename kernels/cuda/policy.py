@@ -324,7 +324,10 @@ OWN = {
                 for name in "lean normed gated gating normed_gating telling heard heard_gating".split()
             ),
             ("quant", "product", STREAM_PANELS, PACKED_WARPS),
-            *(("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]}) for name in ("normed", "gated")),
+            *(
+                ("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]})
+                for name in "normed gated gating normed_gating".split()
+            ),
         )
         for tokens in warps
         for bands in counts

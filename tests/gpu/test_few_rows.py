@@ -142,22 +142,33 @@ def test_gates_on_the_way(kind, rows, k, dtype, device, rng):
 
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(
-    "rows, k, half, dtype", [(1, 320, 40, "bfloat16"), slow(2, 1280, 88, "float16"), slow(7, 320, 24, "bfloat16")]
+    "kind, rows, k, half, dtype",
+    [("floats", 1, 320, 40, "bfloat16"), slow("floats", 2, 1280, 88, "float16"), slow("floats", 7, 320, 24, "bfloat16")]
+    + [("int4", 1, 512, 40, "bfloat16"), slow("int4", 2, 512, 88, "float16"), slow("int8", 7, 256, 24, "bfloat16")]
+    + [slow("q4_k", 1, 512, 32, "bfloat16"), slow("int4", 1, 512, 216, "bfloat16")],
 )
-def test_gates_behind_a_product(rows, k, half, dtype, normed, device, rng):
+def test_gates_behind_a_product(kind, rows, k, half, dtype, normed, device, rng, monkeypatch):
     """To the last bit; each block makes up to two rows of a norm."""
-    w, bias = tensor(rng, (2 * half, k), dtype, device), tensor(rng, 2 * half, dtype, device)
+    if kind != "floats":  # blocks enough for all panels need no gate of their own: here are one or two
+        monkeypatch.setattr(device.backend.kernels, "multiprocessors", 1 if half < 100 else 2)
+    bias = tensor(rng, 2 * half, dtype, device)
     x, weight = tensor(rng, (rows, k), dtype, device), tensor(rng, k, dtype, device)
+    if kind == "floats":
+        w = tensor(rng, (2 * half, k), dtype, device)
+    elif LANES != 16:
+        pytest.skip("panels have 16 rows with AVX-512 alone")
+    else:
+        weights = [random_weight(kind, half, k, rng, 31 if kind == "int8" else 0)[0].to(device) for _ in range(2)]
 
     def run():
         a = F.rms_norm(x, (k,), weight) if normed else x
-        y = ic.linear(a, w, bias)
+        y = ic.linear(a, w, bias) if kind == "floats" else ic.linear_quantized(a, weights, bias, activations="float")
         return [y, ic.silu_and_mul(y)] + [a] * normed
 
     before, after, names = replayed(device, run)
-    together = normed and rows <= fuse.MOST_MADE
+    together, family = normed and rows <= fuse.MOST_MADE, "gemm.stream" if kind == "floats" else "quant.stream"
     assert len(names) == 1 + (normed and not together)
-    assert names[-1].startswith(f"gemm.stream.{'normed_' * together}gating_8_")
+    assert names[-1].startswith(f"{family}.{'normed_' * together}gating_8_")
     same_bits(before, after)
 
 

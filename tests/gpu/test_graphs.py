@@ -203,6 +203,109 @@ def test_or_a_product_and_the_gate_are_two(more):
     assert len(graph.rows) == 2 and graph.stays()
 
 
+def _quantised_gate(graph, items=130, norm=False, **more):
+    """Of the results of two weights of 96 columns each, whose panels are in so many items."""
+    if norm:
+        graph.norm(b=A + 8192)
+    of_product = {"columns0": 96, "columns1": 96, "column1": 96, "column2": 192, "y_stride": 192, "items1": items}
+    graph.panels(**of_product | more.pop("of_product", {}))
+    graph.gate(**{"up": OUT + 192, "gate": OUT, "y": B, "k": 96} | more)
+
+
+@pytest.mark.parametrize("norm", [False, True])
+def test_so_are_two_quantised_weights_and_their_gate(norm):
+    graph = Graph()
+    _quantised_gate(graph, norm=norm)
+    names, found, _kept, _ = graph.joined()
+    types = f"int4-bfloat16-8-512{'-128-2' * norm}-swiglu"
+    assert names == [f"quant.stream.{'normed_' * norm}gating_8_1-{types}"] and found[0][3] == 130
+    words = words_of(found[0])
+    assert values_of(words, GATING, len(words) - GATING.WIDTH) == {"y": B, "y_stride": 96, "gate_first": 1}
+    assert overlap.beside(found, graph.kernels) == [True]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"items": 66},  # 132 blocks have one of 132 items each, or 66 of them two
+        {"items": 140},  # 280 items are three turns of 132 blocks, 140 pairs are two, of two items each
+        {"up": OUT + 194},
+        {"y": OUT},
+        {"y": MATRIX + 16},
+        {"of_product": {"whole": 0}},
+        {"of_product": {"columns1": 80}},
+        {"of_product": {"items2": 24}},  # three weights
+        {"of_product": {"items1": 1 << 40}},  # one
+    ],
+)
+def test_or_quantised_weights_and_a_gate_are_two(more):
+    graph = Graph()
+    _quantised_gate(graph, **more)
+    assert len(graph.rows) == 2 and graph.stays()
+
+
+def _told(
+    graph, gate=True, norm=(), sum_=(), product=(), label="comm.peers.all_reduce_few-bfloat16-0-2", between=False
+):
+    """A product, the sum of its result over two GPUs, and a norm, a product and a gate."""
+    graph.product(columns=2048, **{"share": 16, "row_step": 1, "token_step": 2048, "out": A} | dict(product))
+    if between:
+        graph.gate(up=W, gate=W + 8192, y=W + 16384)
+    words = {"x": A, "y": A, "count": 2048, "piece": 2048, "rank": 1, "own": 1 << 30, "windows": (1 << 30, 1 << 31)}
+    graph.add(label, Block("x y | count piece rank own timeout windows:2"), 1, **words | dict(sum_))
+    graph.norm(**{"b": B + 8192} | dict(norm))
+    if gate:
+        _gated(graph, of_product={"map_w": MATRIX + (8 << 20), "w": MATRIX + (8 << 20)})
+    else:
+        graph.product(w=MATRIX + (8 << 20), map_w=MATRIX + (8 << 20))
+
+
+@pytest.mark.parametrize("gate", [False, True])
+def test_a_sum_over_gpus_is_part_of_the_product_before_it_and_of_what_follows(gate):
+    graph = Graph()
+    _told(graph, gate)
+    names, found, kept, errors = graph.joined()
+    heard = f"gemm.stream.heard_gating_8_1{BF16}-None-128-2-swiglu-2" if gate else None
+    assert names == [f"gemm.stream.telling_8_1{BF16}-None-2", heard or f"gemm.stream.heard_8_1{BF16}-None-128-2-2"]
+    assert len(kept) == 2 and set(names) <= set(errors)
+    for row in found:
+        words = words_of(row)
+        peers = len(words) - PEERS.WIDTH - 2
+        assert values_of(words, PEERS, peers) == values_of(words_of(graph.rows[1]), PEERS) and words[-2:] == [
+            1 << 30,
+            1 << 31,
+        ]
+    assert len(words_of(found[0])) == STREAM.WIDTH + PEERS.WIDTH + 2
+    assert overlap.beside(found, graph.kernels) == [True, True]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"label": "comm.peers.all_reduce_few-bfloat16-4-2"},  # an average
+        {"label": "comm.peers.all_reduce_few-float16-0-2"},
+        {"label": "comm.peers.all_reduce_few-bfloat16-0-16"},  # more than a thread has room for
+        {"label": "comm.peers.all_reduce_packets-bfloat16-0-2"},
+        {"sum_": {"x": A + 16, "y": A + 16}},
+        {"sum_": {"count": 1024}},
+        {"product": {"bias": W}},
+        {"product": {"residual": W}},
+        {"product": {"tokens": 2}},
+        {"product": {"share": 20}},
+        {"norm": {"a": A + 4096}},
+        {"norm": {"b": A + 2048}},  # part of the sum, which is written now while others read
+        {"norm": {"rows": 2}},
+        {"between": True},
+    ],
+)
+def test_or_it_is_a_launch(more):
+    graph = Graph()
+    _told(graph, **more)
+    names = graph.joined()[0]
+    assert sum(name.startswith("comm.peers.") for name in names) == 1
+    assert not any("telling" in name or "heard" in name for name in names)
+
+
 @pytest.mark.parametrize("which", ["norm", "gate"])
 def test_so_are_they_and_a_product_of_quantised_weights(which):
     graph = Graph()

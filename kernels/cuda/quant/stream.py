@@ -9,7 +9,9 @@ a unit. `cpu/quant/panels.py` says how weights lie.
 
 from numba import types
 
+from ...blocks.cuda import GATING
 from ...blocks.cuda import PACKED_STREAM as BLOCK
+from ...blocks.norm import ADD_RMS
 from ...build import jit
 from ...cpu.quant.panels import LANES, record_bytes
 from ...cpu.quant.traits import bits_of, format_of, has_min, is_flat, unit_bytes
@@ -29,7 +31,7 @@ from ...lang.ptx import (
     thread,
     wait_for_others,
 )
-from ...lang.simd import address, fill, lane, load, muladd, ptr, store
+from ...lang.simd import address, fill, lane, load, muladd, ptr, store, vload, vstore
 from ..gemm.sizes import PACKED_WARPS, STREAM_PANELS, STREAM_WARPS, stream_head
 from ..gemm.wgmma import ratio
 from ..made import gated, normed
@@ -91,13 +93,25 @@ def matrix_step(share, slabs, params, F):
 
 
 @jit.inline
-def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
+def place_of(args, item, second, gating):
+    """The same of what a block does next: where a gate follows, an item of two weights, one after the other."""
+    return (second, item) if gating else weight_of(args, item)
+
+
+@jit.inline
+def next_of(item, second, gating):
+    """(the item, whether it is the turn of the second weight) after these."""
+    return (item, 1) if gating and second == 0 else (item + blocks(), 0)
+
+
+@jit.inline
+def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F, gating):
     """What one warp does: it brings panels, step by step."""
     k, stages, share = load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share)
-    begun, stage, phase, planes, item = 0, 0, 1, plane_step(slabs, F), block()
+    begun, stage, phase, planes, item, second = 0, 0, 1, plane_step(slabs, F), block(), 0
     if thread() % WARP == 0:
         while item < hi:
-            number, within = weight_of(args, item)
+            number, within = place_of(args, item, second, gating)
             maps = address(args) + 8 * (BLOCK.map_w0 + 32 * number)
             for step in range(ratio(k, 64 * slabs)):
                 here, to = stage_of(barriers, ring, stage_bytes, stage)
@@ -109,7 +123,7 @@ def bring_panels(args, barriers, ring, stage_bytes, hi, slabs, params, F):
                     copy_tile_once(to + share * planes, maps + 128, 0, 0, step, within * share, here)
                 begun += 1
                 stage, phase = following(stage, phase, stages)
-            item += blocks()
+            item, second = next_of(item, second, gating)
 
 
 def _each(one, count):
@@ -191,8 +205,11 @@ def weigh(sums, start, a, b, x, total, by, F, T):
     return muladd(total, by[1], sums) if has_min(F) else sums
 
 
-def _product(tokens, bands, make=None):
-    """The kernel for up to so many rows of x, and panels of 16 rows of the weight; `make` (`cuda/made.py`) makes x."""
+def _product(tokens, bands, make=None, gating=False):
+    """The kernel for up to so many rows of x, and panels of 16 rows of the weight; `make` (`cuda/made.py`) makes x, and
+    with `gating` a gate of the results of two weights follows.
+    """
+    behind_product = BLOCK.WIDTH + (0 if make is None else ADD_RMS.WIDTH)
     lined, head, times, warps = 16 * bands + 4, stream_head(tokens, bands), _times(bands), PACKED_WARPS[tokens]
 
     @jit.inline
@@ -250,9 +267,9 @@ def _product(tokens, bands, make=None):
     keep_all, join = _each(kept, bands), _each(added, bands)
 
     @jit.inline
-    def finish(args, memory, item, count, F, T):
+    def finish(args, memory, item, second, count, F, T, GATE):
         """The sums of all warps, and what follows them."""
-        number, within = weight_of(args, item)
+        number, within = place_of(args, item, second, gating)
         share, k = LANES * load(args, BLOCK.share), load(args, BLOCK.k)
         columns, first = load(args, BLOCK.columns0 + number), within * share
         column = first + (0 if number == 0 else load(args, BLOCK.column1 - 1 + number))
@@ -267,9 +284,15 @@ def _product(tokens, bands, make=None):
             if load(args, BLOCK.bias) != 0:
                 total += load(ptr(load(args, BLOCK.bias), T), column + at)
             store(ptr(load(args, BLOCK.y), T), token * load(args, BLOCK.y_stride) + column + at, total)
+            if gating and second != 0:  # this thread has stored the other weight's result, too
+                results = ptr(load(args, BLOCK.y), T) + token * load(args, BLOCK.y_stride) + first + at
+                a, b = vload(results, 0, 1), vload(results, load(args, BLOCK.columns0), 1)
+                value = GATE(b, a) if load(args, behind_product + GATING.gate_first) != 0 else GATE(a, b)
+                y = ptr(load(args, behind_product + GATING.y), T)
+                vstore(y + token * load(args, behind_product + GATING.y_stride), first + at, value)
 
     @jit.inline
-    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, slabs, params, F, T, HOW, PIECES):
+    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, slabs, params, F, T, HOW, PIECES, GATE):
         """What the other warps do."""
         k, stages, share, count, shift = (
             load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share), load(args, BLOCK.tokens),
@@ -281,7 +304,8 @@ def _product(tokens, bands, make=None):
         own, planes, upper, lower = (
             memory + warp % PARTS * tokens * lined, plane_step(slabs, F), min(g, count - 1), min(g + 8, count - 1),
         )  # fmt: skip
-        whole, matrix, item = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F), block()
+        whole, matrix = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F)
+        item, second = block(), 0
         wait_for_others()
         if make is not None:
             make(args, BLOCK.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES, 1)
@@ -316,13 +340,12 @@ def _product(tokens, bands, make=None):
             if warp < PARTS:
                 sums = keep_all(sums, own, t, row, 0, 0, F, T)
             barrier_of(1, warps * WARP)
-            finish(args, memory, item, count, F, T)
+            finish(args, memory, item, second, count, F, T, GATE)
             barrier_of(1, warps * WARP)
-            item += blocks()
+            item, second = next_of(item, second, gating)
 
     @jit.inline
-    def product(args, lo, hi, F, T, SLABS, PARAMS, HOW=0, PIECES=0):
-        """A step has SLABS times 64 of k, and PARAMS bytes of parameters of each panel."""
+    def run(args, hi, F, T, SLABS, PARAMS, HOW, PIECES, GATE):
         whole, count, k, warp = load(args, BLOCK.whole), load(args, BLOCK.tokens), load(args, BLOCK.k), thread() // WARP
         stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
         barriers, x_whole, ring, stage_bytes = places_of(head, matrix, SLABS, k, count, whole)
@@ -331,7 +354,7 @@ def _product(tokens, bands, make=None):
             new_ring(barriers, stages, warps)
         barrier()
         if warp == warps:
-            bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F)
+            bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F, gating)
         elif warp > warps:
             if make is None:
                 bring_x(
@@ -339,13 +362,24 @@ def _product(tokens, bands, make=None):
                     address(args) + 8 * BLOCK.map_x, load(args, BLOCK.map_x), count, k, whole,
                 )  # fmt: skip
         else:
-            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T, HOW, PIECES)
+            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T, HOW, PIECES, GATE)
         return 0
 
-    return product
+    @jit.inline
+    def product(args, lo, hi, F, T, SLABS, PARAMS, HOW=0, PIECES=0, GATE=None):
+        """A step has SLABS times 64 of k, and PARAMS bytes of parameters of each panel."""
+        return run(args, hi, F, T, SLABS, PARAMS, HOW, PIECES, GATE)
+
+    @jit.inline
+    def gating_product(args, lo, hi, F, T, SLABS, PARAMS, GATE):
+        return run(args, hi, F, T, SLABS, PARAMS, 0, 0, GATE)
+
+    return gating_product if gating and make is None else product
 
 
 _MAKES = {"normed": normed(PACKED_WARPS[8] * WARP), "gated": gated(PACKED_WARPS[8] * WARP, 2)}
 for _bands in STREAM_PANELS:
     globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
     globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
+    globals()[f"gating_8_{_bands}"] = _product(8, _bands, gating=True)
+    globals()[f"normed_gating_8_{_bands}"] = _product(8, _bands, _MAKES["normed"], gating=True)
