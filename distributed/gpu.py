@@ -132,10 +132,11 @@ class GpuLinks(Staged):
 class Peers:
     """All-reduces and gathers by GPUs that reach one another's memory: `kernels/cuda/comm/peers.py`.
 
-    1 MB of a rank is a launch.
+    1 MB of a rank is a launch. `packets`: whether the driver knows the instructions that these need.
     """
 
-    def __init__(self, backend, rank, size, windows, timeout):
+    def __init__(self, backend, rank, size, windows, timeout, packets=True):
+        self._packets = packets
         self.backend, self.rank, self.size, self.windows = backend, rank, size, windows
         self.timeout, self._plans, self._last = int(timeout * 1e9), {}, None
         self.errors = {what: sentences(what, size, timeout) for what in ("all_reduce", "all_gather")}
@@ -147,7 +148,7 @@ class Peers:
         sent, piece = nbytes * (self.size - 1), sizes.PIECE_BYTES
         if sent <= _FEW_BYTES and dtype.itemsize <= 8:
             kernel, piece = "all_reduce_few", sizes.TOLD_BYTES
-        elif sent <= sizes.MOST_BYTES and dtype.itemsize in (2, 4):
+        elif self._packets and sent <= sizes.MOST_BYTES and dtype.itemsize in (2, 4):
             kernel, piece = "all_reduce_packets", sizes.PACKET_BYTES
         piece //= dtype.itemsize
         values = PEERS.numbers(
@@ -208,4 +209,5 @@ class Peers:
 def open_peers(group, backend):
     """The `Peers` of a group on one host; None, on all ranks, where some GPU does not reach another. All call it."""
     windows = open_windows(group, backend, sizes.WINDOW_BYTES)
-    return windows and Peers(backend, group.rank, group.size, windows, group.links.timeout)
+    packets = driver.version() >= (12, 4)  # the same for all GPUs of a host
+    return windows and Peers(backend, group.rank, group.size, windows, group.links.timeout, packets)

@@ -247,8 +247,10 @@ class Rank:
             x.fill_(float("nan"))
 
     def join(self):
-        kernels = self.device.backend.kernels
-        self.joined, self._kept = fuse.joined(self.rows, kernels, {})
+        kernels, errors = self.device.backend.kernels, {}
+        errors[kernels.name_of(self.rows[1][0])] = {2: "it waited"}
+        self.joined, self._kept = fuse.joined(self.rows, kernels, errors)
+        self.errors = {handle: errors[kernels.name_of(handle)] for handle, *_ in self.joined}
         return [kernels.name_of(handle).partition("-")[0] for handle, *_ in self.joined]
 
     def run(self, number):
@@ -265,7 +267,7 @@ def test_sums_over_gpus_on_the_way(size, n, dtype, gate, device, rng):
     memory = [np.zeros(comm.WINDOW_BYTES // 8, np.int64) for _ in range(size)]
     windows = [-(-x.ctypes.data // 16) * 16 for x in memory]
     ranks = [
-        Rank(Peers(device.backend, rank, size, windows, 1.0), n, 128, dtype, gate, device, rng) for rank in range(size)
+        Rank(Peers(device.backend, rank, size, windows, 1e-5), n, 128, dtype, gate, device, rng) for rank in range(size)
     ]
     total = sum(rank.tell().to(ic.float32) for rank in ranks).to(getattr(ic, dtype))
     for rank in ranks:
@@ -286,3 +288,9 @@ def test_sums_over_gpus_on_the_way(size, n, dtype, gate, device, rng):
             window = np.ctypeslib.as_array((ctypes.c_int64 * (comm.BROKEN + 1)).from_address(begin))
             counts = window[: comm.BROKEN].reshape(-1, comm.RECORD)[:, comm.COUNT]
             assert list(counts) == [turn] * pieces + [0] * (comm.BLOCKS - pieces) and not window[comm.BROKEN]
+    first = ranks[0]
+    # the first block waits for what nobody tells in this round (code 2), the others see that it has given up
+    assert first.run(0) == 0 and first.run(1) == comm.GAVE_UP
+    gave_up = [ctypes.c_int64.from_address(begin + 8 * comm.BROKEN).value for begin in windows]
+    assert gave_up == [1] * size
+    assert str(first.errors[first.joined[1][0]].get(2)) == "it waited"
