@@ -313,6 +313,8 @@ class _Aside:
     def __init__(self, mirror):
         backend, shape, dtype = mirror._backend, mirror.host.shape, mirror.host.dtype
         self.memory, self.mark = backend.stage(max(1, mirror.host.nbytes)), backend.event()
+        if hasattr(self.memory, "marks"):  # it may be dropped while the device still reads or writes it
+            self.memory.marks.append(self.mark)
         there = (ctypes.c_char * mirror.host.nbytes).from_address(self.memory.address)
         self.values = np.frombuffer(there, dtype).reshape(shape)
 

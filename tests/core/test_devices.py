@@ -9,7 +9,7 @@ import pytest
 from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore import nn, optim
+from infinicore import dispatch, nn, optim
 from infinicore.core import launch
 from infinicore.device import Device
 from infinicore.dispatch.functions import FUNCTIONS
@@ -184,3 +184,17 @@ def test_graphs_and_known_calls_use_its_memory(other, placed, rng):
     graph.run()
     np.testing.assert_allclose(y.cpu().numpy(), np.full((4, 4), 0.25), rtol=1e-6)
     assert launch.recording() is None
+
+
+@pytest.mark.parametrize("where", ["cpu", "host2"])
+def test_a_mirror_has_values_of_the_moment(where, other):
+    one = dispatch.mirror((3,), ic.int64, other if where == "host2" else ic.device("cpu"))
+    for number in range(3):  # more than there are places beside it
+        one.host[:] = [number, 2, 3]
+        one.flush()
+        one.note()
+        one.tensor.add_(1)
+        assert one.noted().tolist() == [number, 2, 3]
+        assert one.host.tolist() == ([number, 2, 3] if where == "host2" else [number + 1, 3, 4])
+        one.fetch()
+        assert one.host.tolist() == one.tensor.cpu().tolist() == [number + 1, 3, 4]
