@@ -23,7 +23,7 @@ from .policy import ROW_KERNELS, row_parts
 
 WARP = 32
 MOST_MADE = 2  # rows, which each block of the product makes anew
-MOST_HEARD = 16  # vectors of 16 bytes of all ranks that a thread has on their way at once, in eight registers each
+MOST_HEARD = 9  # vectors of 16 bytes of all ranks that a thread has on their way at once; of 12 some are spilled
 GATES = ("swiglu",)  # elementwise ops of two tensors that make x
 SIZES = (1024, 2048, 3072, 4096, 5120)  # of hidden states, for which `infinicore cache warm` compiles kernels ahead
 
@@ -345,11 +345,12 @@ def _told_sum(rows, names, kernels):
 
     The first one tells the others its rows, the second one hears theirs (`comm/told.py`).
     """
-    behind = (
-        _gating_product(rows[2:], names[2:], kernels) if len(rows) == 5 else _made_product(rows[2:], names[2:], kernels)
-    )
-    first, (kind, *of_sum), last = _lean_product(rows[:1], names[:1], kernels), names[1], names[2]
-    if behind is None or first is None or kind != "comm.peers.all_reduce_few" or not behind[0].startswith(_NORMED):
+    (kind, *of_sum), last = names[1], names[2]
+    first = _lean_product(rows[:1], names[:1], kernels) if kind == "comm.peers.all_reduce_few" else None
+    if first is None:
+        return None
+    behind = (_gating_product if len(rows) == 5 else _made_product)(rows[2:], names[2:], kernels)
+    if behind is None or not behind[0].startswith(_NORMED):
         return None
     name, parameters, words, n = behind
     out, peers, norm, size = first[2], _words(rows[1]), words[STREAM.WIDTH :], int(of_sum[2])
@@ -364,6 +365,7 @@ def _told_sum(rows, names, kernels):
     # the sum is written now while others read what the norm and the product do
     read = [(norm[ADD_RMS.b], 2 * count * (norm[ADD_RMS.b] != 0)), (norm[ADD_RMS.w], 2 * count)]
     read += [(at, end - at) for at, end in MATRICES["gemm.stream"](words)]
+    read.append((words[STREAM.bias], 2 * words[STREAM.rows] * (words[STREAM.bias] != 0)))
     written = [(norm[ADD_RMS.total], 2 * count * (norm[ADD_RMS.b] != 0)), (norm[ADD_RMS.y], 2 * count)]
     result = words[STREAM.out], 2 * words[STREAM.rows] * words[STREAM.tokens]
     if not fits or not _apart([*read, *written, result], [(peers[PEERS.x], 2 * count)]):

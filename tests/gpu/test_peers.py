@@ -59,8 +59,9 @@ def _look_packet(at):
 _ALONE = StandIns(
     __file__, (peers, "thread", first), (peers, "threads", alone), (peers, "WARP", 0), (peers, "barrier", _nothing),
     (peers, "load_of_system", _load), (peers, "store_to_system", _store), (peers, "nanoseconds", now),
-    (told, "tell_pair", _tell), (peers, "look_at_pair", _look), (peers, "tell_packet", _tell),
-    (peers, "look_at_packet", _look_packet), (peers, "shared", stack), (block, "thread", first),
+    (told, "tell_pair", _tell), (told, "store_to_system", _store), (peers, "look_at_pair", _look),
+    (peers, "tell_packet", _tell), (peers, "look_at_packet", _look_packet), (peers, "shared", stack),
+    (block, "thread", first),
 )  # fmt: skip
 
 

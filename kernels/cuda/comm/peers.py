@@ -74,7 +74,7 @@ from .sizes import (
     SLOTS,
     TOLD_BYTES,
 )
-from .told import LOOKS, LOW, slots, tell
+from .told import LOOKS, LOW, slots, stop_all, tell
 
 I64 = types.int64
 
@@ -215,13 +215,6 @@ def look_for(args, at, k, peer, PACKED):
                 break
         pair, found = look(at, k, PACKED)
     return pair, code
-
-
-@jit.inline
-def stop_all(args, SIZE):
-    """Let the others know, from any thread, that this rank takes part in nothing any more."""
-    for r in range(SIZE):
-        store_to_system(load(args, PEERS.windows + r) + 8 * BROKEN, 1)
 
 
 @jit.inline

@@ -44,6 +44,13 @@ def tell(at, number, k):
 
 
 @jit.inline
+def stop_all(args, SIZE):
+    """Let the others know, from any thread, that this rank takes part in nothing any more."""
+    for r in range(SIZE):
+        store_to_system(load(args, PEERS.windows + r) + 8 * BROKEN, 1)
+
+
+@jit.inline
 def next_round(args, number):
     """The round in which number `number` of a tensor is told next."""
     return load(ptr(load(args, PEERS.own), I64), (number >> SHIFT) * RECORD + COUNT) + 1
@@ -164,8 +171,7 @@ def hear(args, first, apart, size, T, SIZE, PIECES):
                     break
             found = looks(own, ks, first, apart, size, SIZE)
         if code != 0:
-            for r in range(SIZE):  # let the others know that this rank takes part in nothing any more
-                store_to_system(load(args, PEERS.windows + r) + 8 * BROKEN, 1)
+            stop_all(args, SIZE)
         return as_words(summed(found, T), T), code
 
     return implementation
