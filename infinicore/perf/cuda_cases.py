@@ -82,12 +82,20 @@ def _products(quick):
     for rows, k, n in layers:
         inputs = {"x": Input(shape=(rows, k)), "weight": Input(shape=(n, k), scale=k**-0.5)}
         yield _case(f"linear {rows}x{k}x{n}", "linear", "bfloat16", "GFLOP/s", 2 * rows * k * n, inputs)
+    yield from _few_rows(quick)
+
+
+def _few_rows(quick):
+    """1 and 16 rows by weights in turn, in a graph; GB/s of the weights alone, without the scales of 4 bits."""
+    k, n = (256, 512) if quick else (4096, 14336)
     for rows in (1, 16):
-        k, n = (256, 512) if quick else (4096, 14336)
-        turns = max(2, _CACHE // (n * k * 2))
-        inputs = {"x": Input(shape=(rows, k)), "weights": Input(shape=(turns, n, k), scale=k**-0.5)}
-        yield _case(f"linear {rows} rows {k}x{n}", "linear_turns", "bfloat16", "GB/s", 2 * k * n, inputs,
-                    options={"turns": turns})  # fmt: skip
+        for bits, op, tolerance in ((16, "linear", None), (8, "linear_int8", 0.06), (4, "linear_int4", 0.25)):
+            nbytes = n * k * bits // 8
+            turns = max(2, _CACHE // nbytes)
+            inputs = {"x": Input(shape=(rows, k)), "weights": Input(shape=(turns, n, k), scale=k**-0.5)}
+            name = f"linear {rows} rows {k}x{n}" + (f", weights of int{bits}" if bits < 16 else "")
+            yield _case(name, f"{op}_turns", "bfloat16", "GB/s", nbytes, inputs, options={"turns": turns},
+                        tolerance=tolerance)  # fmt: skip
 
 
 def _attention(quick):

@@ -73,9 +73,6 @@ NUMPY = {
 TORCH = {
     "matmul": Call("torch.matmul(a, b, out=out)"),
     "linear": Call("F.linear(x, weight)"),
-    "linear_turns": Call(
-        "for weight in parts: out = F.linear(x, weight)", setup="parts = list(weights)", calls="turns"
-    ),
     "add": Call("torch.add(x, y, out=out)"),
     "mul": Call("torch.mul(x, y, out=out)"),
     "exp": Call("torch.exp(x, out=out)"),
@@ -133,7 +130,33 @@ TORCH = {
     ),
 }
 
-_TORCH_ON_GPU = {  # what is written in another way there
+# Weights of 8 bits with a scale for each row, and of 4 bits with a scale and a zero for 32, as both kernels want them.
+_TORCH_INT8 = """
+scales = [w.float().abs().amax(-1) / 127 for w in weights]
+parts = [((w.float() / s[:, None]).round().to(torch.int8), s.to(w.dtype)) for w, s in zip(weights, scales)]
+"""
+_TORCH_INT4 = """
+parts = []
+for w in weights:
+    groups = w.float().view(len(w), -1, 32)
+    scale = groups.abs().amax(-1) / 7
+    q = ((groups / scale[..., None]).round() + 8).clamp(0, 15).to(torch.uint8).view(w.shape)
+    packed = torch._convert_weight_to_int4pack(q[:, ::2] << 4 | q[:, 1::2], 8)
+    parts.append((packed, torch.stack((scale.T, torch.zeros_like(scale.T)), -1).to(w.dtype).contiguous()))
+"""
+
+
+def _torch_turns(setup, product):
+    """All products in a graph, once each; the first ones outside of it, where libraries make what they need."""
+    each = f"for part in parts: out = {product}"
+    record = f"graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n    {each}"
+    return Call("graph.replay()", setup=f"{setup}\n{each}\n{record}", result="out", calls="turns")
+
+
+TORCH_ON_GPU = {  # what is written in another way there
+    "linear_turns": _torch_turns("parts = list(weights)", "F.linear(x, part)"),
+    "linear_int8_turns": _torch_turns(_TORCH_INT8, "torch._weight_int8pack_mm(x, *part)"),
+    "linear_int4_turns": _torch_turns(_TORCH_INT4, "torch._weight_int4pack_mm(x, part[0], 32, part[1])"),
     "graph": Call(
         "graph.replay()",
         setup="out = torch.add(x, y); graph = torch.cuda.CUDAGraph()\n"
@@ -151,12 +174,27 @@ for _ in range({_REPLAYED}):
 graph = infinicore.stop_graph_recording()
 """
 
+
+def _our_turns(setup, product):
+    """All products in a graph, once each."""
+    each = f"for part in parts: out = {product}"
+    record = f"infinicore.start_graph_recording(x.device)\n{each}\ngraph = infinicore.stop_graph_recording()"
+    return Call("graph.run()", setup=f"{setup}\n{each}\n{record}", result="out", calls="turns")
+
+
+def _our_quantized_turns(format):
+    return _our_turns(
+        f"parts = [infinicore.quantize_weight(w, {format!r}) for w in weights]",
+        "infinicore.linear_quantized(x, part, activations='float')",
+    )
+
+
 OURS = {
     "matmul": Call("infinicore.matmul(a, b, out=out)"),
     "linear": Call("infinicore.linear(x, weight)"),
-    "linear_turns": Call(
-        "for weight in parts: out = infinicore.linear(x, weight)", setup="parts = list(weights)", calls="turns"
-    ),
+    "linear_turns": _our_turns("parts = list(weights)", "infinicore.linear(x, part)"),
+    "linear_int8_turns": _our_quantized_turns("int8"),
+    "linear_int4_turns": _our_quantized_turns("int4"),
     "add": Call("infinicore.add(x, y, out=out)"),
     "mul": Call("infinicore.mul(x, y, out=out)"),
     "exp": Call("infinicore.exp(x, out=out)"),
@@ -233,7 +271,7 @@ def _torch(case):
     names.update({name: _in_layout(tensor(array), case.inputs[name]) for name, array in case.arrays().items()})
     if case.op == "table":
         return op_sides.torch_call(case, names)
-    table = TORCH if case.device == "cpu" else TORCH | _TORCH_ON_GPU
+    table = TORCH if case.device == "cpu" else TORCH | TORCH_ON_GPU
     return _timed(table[case.op], names, lambda value: value.double().cpu().numpy(), torch, case)
 
 

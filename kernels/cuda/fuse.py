@@ -211,19 +211,19 @@ def _of_panels(types, words):
     columns = words[PACKED_STREAM.columns0 + last] + (words[PACKED_STREAM.column1 - 1 + last] if last else 0)
     bias, out = (bias, 2 * columns * (bias != 0)), (y, 2 * ((rows - 1) * words[PACKED_STREAM.y_stride] + columns))
     parameters = dict(zip(("F", "T", "SLABS", "PARAMS"), (*types[:2], *map(int, types[2:]))))
-    return _Product(
-        PACKED_STREAM, types[1], parameters, rows, words[PACKED_STREAM.k], bias, out, WARP * PACKED_WARPS[8]
-    )
+    return _Product(PACKED_STREAM, types[1], parameters, rows, words[PACKED_STREAM.k], bias, out, WARP * PACKED_WARPS)
 
 
 _PRODUCTS = {"gemm.stream": _of_floats, "quant.stream": _of_panels}
+_MAKING = {"gemm.stream": "product_8_", "quant.stream": "product_2_"}  # products of few rows that can make x
+_WITH_GATE = {"gemm.stream": ("product_8_",), "quant.stream": ("product_2_", "product_8_")}
 
 
 def _made_product(rows, names, kernels):
     """The same of what makes x and the product with it."""
     (first, second), ((kind, *types), (other, *of_product)) = rows, names
     family, _, name = other.rpartition(".")
-    if kind not in _MAKERS or family not in _PRODUCTS or not name.startswith("product_8_"):
+    if kind not in _MAKERS or family not in _PRODUCTS or not name.startswith(_MAKING[family]):
         return None
     words = _words(second)
     made, of = _MAKERS[kind](kind, types, _words(first), first[3]), _PRODUCTS[family](of_product, words)
@@ -291,7 +291,7 @@ def _gating_product(rows, names, kernels):
     made = _made_product(rows[:2], names[:2], kernels) if len(rows) == 3 else None
     (other, *types), (kind, *of_gate) = names[-2:]
     family, _, name = other.rpartition(".")
-    fits = kind in GATES and family in _GATING and name.startswith("product_8_")
+    fits = kind in GATES and family in _GATING and name.startswith(_WITH_GATE[family])
     if not fits or (made is None and len(rows) == 3):
         return None
     words, normed = (made[2], made[0].startswith(f"{family}.normed_")) if made else (_words(rows[-2]), False)
@@ -325,7 +325,7 @@ def _gating_product(rows, names, kernels):
     words = [*words, *GATING.numbers(y_stride=y_stride, gate_first=int(gated == out))]
     words[-GATING.WIDTH + GATING.y] = y
     parameters = (made[1] if made else of.parameters) | {"GATE": OPS[kind]}
-    return f"{family}.{'normed_' * normed}gating_8_{bands}", parameters, words, n
+    return f"{family}.{'normed_' * normed}gating_{name.split('_')[1]}_{bands}", parameters, words, n
 
 
 def _lean_product(rows, names, kernels):

@@ -8,7 +8,7 @@ from .attention.sizes import FEW_TILES, GROUPED_SIZES, GROUPED_WARPS, TILES, gro
 from .comm.sizes import JOIN_WARPS, PACKET_THREADS
 from .comm.sizes import THREADS as PEER_THREADS
 from .conv.sizes import THREADS as CONV_THREADS
-from .gemm.sizes import PACKED_WARPS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS
+from .gemm.sizes import DIGIT_ROWS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS, packed_warps
 from .linalg.sizes import EXCHANGE_SHARED, SOLVE_SHARED
 from .reduce.sizes import SWEEP_SHARED, SWEEP_THREADS
 
@@ -310,7 +310,7 @@ OWN = {
     **{
         f"{folder}.stream.{name}_{tokens}_{bands}": Shape(
             "grid",
-            threads=32 * (warps[tokens] + 2),
+            threads=32 * (2 + (warps[tokens] if folder == "gemm" else packed_warps(tokens, bands))),
             shared=STREAM_BYTES,
             blocks=1,
             resident=1,
@@ -323,11 +323,9 @@ OWN = {
                 ("gemm", name, STREAM_BANDS, {8: STREAM_WARPS})
                 for name in "lean normed gated gating normed_gating telling heard heard_gating".split()
             ),
-            ("quant", "product", STREAM_PANELS, PACKED_WARPS),
-            *(
-                ("quant", name, STREAM_PANELS, {8: PACKED_WARPS[8]})
-                for name in "normed gated gating normed_gating".split()
-            ),
+            ("quant", "product", STREAM_PANELS, (DIGIT_ROWS, 8, 16)),
+            *(("quant", name, STREAM_PANELS, (DIGIT_ROWS,)) for name in "normed gated normed_gating".split()),
+            ("quant", "gating", STREAM_PANELS, (DIGIT_ROWS, 8)),
         )
         for tokens in warps
         for bands in counts

@@ -2,9 +2,10 @@
 with rows of x, for those that multiply, and the sums of these: `gemm/stream.py` and `quant/stream.py`.
 
 Three barriers for each stage say that the matrix is there, that x is there, and that the stage is free. x of up to 32
-KB lies beside the ring, as a whole, and the first stage's barrier says so. The matrix of the first stages is read
-before the launches before this one have ended, some steps at a time: what these read would wait behind two hundred
-kilobytes of each multiprocessor (with all steps at once, a rotary embedding took 9 us instead of 3).
+KB lies beside the ring, as a whole, and the first stage's barrier says so; where kernels make x, it says that they may
+begin to. The matrix of the first stages is read before the launches before this one have ended, some steps at a time:
+what these read would wait behind two hundred kilobytes of each multiprocessor (with all steps at once, a rotary
+embedding took 9 us instead of 3). After them nothing waits any more, and the ring is filled at once.
 """
 
 from numba import types
@@ -18,6 +19,7 @@ from ..lang.ptx import (
     barrier_expect,
     barrier_new,
     barrier_wait,
+    barrier_wait_either,
     block,
     blocks,
     copy_tile,
@@ -129,10 +131,18 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
 
 
 @jit.inline
+def say_when_others_end(barriers):
+    """What one warp does where x is made here: it says at the barrier of x when the launches before this one end."""
+    if thread() % WARP == 0:
+        wait_for_others()
+        barrier_arrive(barriers + X)
+
+
+@jit.inline
 def let_pass(barriers, begun, stages, most):
-    """Wait until few enough steps are on their way, as long as the ring fills for the first time."""
+    """Wait until few enough steps are on their way, as long as the ring fills for the first time and x is not there."""
     if most <= begun < stages:
-        barrier_wait(barriers + APART * (begun - most), 0)
+        barrier_wait_either(barriers + APART * (begun - most), barriers + X, 0)
 
 
 # ---- sums of warps -------------------------------------------------------------------------------

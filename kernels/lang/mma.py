@@ -278,6 +278,55 @@ def multiply_halves(typingctx, sums, a, a_below, b, T):
     return sums(sums, a, a_below, b, T), codegen
 
 
+@intrinsic(prefer_literal=True)
+def multiply_bytes(typingctx, sums, a, b, signed):
+    """sums + a b of a warp for 32 of k, of bytes, on the matrix units (mma.m16n8k32, 9.7.13.4.10): int32.
+
+    Thread number 4 g + t holds words of four bytes: quad t of k of the rows g and g + 8 of a, quad t + 4 of these, and
+    both quads of column g of b; of the result columns 2 t and 2 t + 1 of row g, then those of row g + 8. Those of b are
+    signed, and those of a where the literal `signed` is 1.
+    """
+    choice = literal_of(signed)
+    if choice is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        text = (
+            f"mma.sync.aligned.m16n8k32.row.col.s32.{'s8' if choice else 'u8'}.s8.s32 "
+            "{$0, $1, $2, $3}, {$8, $9, $10, $11}, {$12, $13}, {$4, $5, $6, $7};"
+        )
+        shape = ir.FunctionType(ir.LiteralStructType([I32] * 4), [I32] * 10)
+        statement = ir.InlineAsm(shape, text, ",".join(["=r"] * 4 + ["r"] * 10), side_effect=False)
+        values = [value for v in args[:3] for value in _lanes(builder, v)]
+        found = builder.call(statement, values, attrs=("convergent",))
+        return _vector(builder, [builder.extract_value(found, k) for k in range(4)])
+
+    return sums(sums, a, b, signed), codegen
+
+
+@intrinsic
+def digits(typingctx, v):
+    """Four float32 between -2^22 and 2^22, rounded to integers, as 65536 a + 256 b + c with a, b, c from -128 to 127:
+    a word of the bytes a of all four, one of b, and one of c.
+    """
+
+    def codegen(context, builder, sig, args):
+        def each(kind, value):
+            return ir.Constant(ir.VectorType(kind, 4), [ir.Constant(kind, value)] * 4)
+
+        # 1.5 * 2^23 + v has v in its lowest bits; half a digit more, bytes are digits plus 128
+        bits = builder.bitcast(builder.fadd(args[0], each(F32, 12582912.0)), ir.VectorType(I32, 4))
+        bits = builder.xor(builder.add(bits, each(I32, 0x808080 - 0x4B400000)), each(I32, 0x808080))
+        own = builder.bitcast(bits, ir.VectorType(ir.IntType(8), 16))
+        found = []
+        for byte in (2, 1, 0):
+            places = ir.Constant(ir.VectorType(I32, 4), [ir.Constant(I32, 4 * i + byte) for i in range(4)])
+            found.append(builder.bitcast(builder.shuffle_vector(own, own, places), I32))
+        return _vector(builder, found)
+
+    return Vector(types.uint32, 3)(v), codegen
+
+
 def _masked(builder, value, mask, base, inverted=False):
     """value & mask | base in one instruction (lop3, 9.7.7.6): of `and` and `or` with two constants ptxas makes two."""
     table = 0xAE if inverted else 0xEA  # of ~value, or value

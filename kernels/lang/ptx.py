@@ -506,6 +506,14 @@ WAIT${:uid}:
 mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1;
 @!p bra WAIT${:uid};
 }"""
+_WAIT_FOR_EITHER = """{
+.reg .pred p, q;
+EITHER${:uid}:
+mbarrier.test_wait.parity.shared::cta.b64 p, [$0], $2;
+mbarrier.test_wait.parity.shared::cta.b64 q, [$1], $2;
+or.pred p, p, q;
+@!p bra EITHER${:uid};
+}"""
 _LOAD = (
     "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1, {$2, $3, $4, $5}], [$6];"
 )
@@ -518,6 +526,12 @@ barrier_new = _statement(
 )
 barrier_wait = _statement(
     "barrier_wait", _WAIT, "rr", "Wait until the phase of this parity of a barrier is over (mbarrier.try_wait)."
+)
+barrier_wait_either = _statement(
+    "barrier_wait_either",
+    _WAIT_FOR_EITHER,
+    "rrr",
+    "Wait until the phase of this parity of one of two barriers is over (mbarrier.test_wait).",
 )
 barrier_arrive = _statement(
     "barrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", "Arrive at a barrier (mbarrier.arrive)."

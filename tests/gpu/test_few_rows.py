@@ -18,7 +18,7 @@ import infinicore as ic
 from infinicore.nn import functional as F
 
 from ..ops.panels import random_weight
-from . import units
+from . import compared, units
 
 pytestmark = pytest.mark.skipif(units.SHARED >> 31 > 0, reason="memory that 32 bits reach is to be had on x86-64 alone")
 ROUNDING = {"bfloat16": 5e-3, "float16": 7e-4}
@@ -72,6 +72,16 @@ def test_quantised_weights(name, shift, k, dtype, device, rng):
     assert used and all(name.startswith("quant.stream.product") for name in used)
 
 
+@pytest.mark.skipif(LANES != 16, reason="panels have 16 rows with AVX-512 alone")
+@pytest.mark.parametrize(
+    "name, dtype", [("int8", "bfloat16"), slow("int4", "bfloat16"), slow("int8", "float16"), slow("q4_1", "float16")]
+)
+def test_rows_of_any_size_by_quantised_weights(name, dtype, device, rng):
+    weight, exact = random_weight(name, 20, 256, rng, 31 if name == "int8" else 0)
+    compared.check_rows_of_any_size(device, weight, exact, dtype, rng, ROUNDING[dtype])
+    assert any(name.startswith("quant.stream.product_2_") for name in device.backend.kernels.used)
+
+
 def replayed(there, function):
     """(what a function returns, the same after its launches ran again as a graph joins them, names of these)."""
     kernels = there.backend.kernels
@@ -104,6 +114,8 @@ def some_weight(kind, n, k, dtype, there, rng):
     return lambda x: ic.linear_quantized(x, weights, activations="float"), "quant.stream"
 
 
+TOKENS = {"gemm.stream": 8, "quant.stream": 2}  # rows of x that kernels which make x may have
+
 # teams of a warp, of 128 and 256 threads; rows of which some threads have fewer vectors than others
 MADE = [("floats", 1, 320, "bfloat16"), slow("floats", 2, 2048, "float16"), slow("floats", 2, 4096, "bfloat16")]
 MADE += [slow("int4", 1, 512, "bfloat16"), slow("int8", 2, 2560, "float16"), slow("floats", 1, 1280, "bfloat16")]
@@ -122,7 +134,7 @@ def test_norms_on_the_way(kind, rows, k, dtype, device, rng):
         return [y, total, product, z, multiply(z)]
 
     before, after, names = replayed(device, turns)
-    assert len(names) == 2 and all(name.startswith(f"{family}.normed_8_") for name in names)
+    assert len(names) == 2 and all(name.startswith(f"{family}.normed_{TOKENS[family]}_") for name in names)
     same_bits(before, after)
 
 
@@ -136,7 +148,7 @@ def test_gates_on_the_way(kind, rows, k, dtype, device, rng):
         return [y, multiply(y)]
 
     before, after, names = replayed(device, run)
-    assert len(names) == 1 and names[0].startswith(f"{family}.gated_8_")
+    assert len(names) == 1 and names[0].startswith(f"{family}.gated_{TOKENS[family]}_")
     same_bits(before, after)
 
 
@@ -168,7 +180,8 @@ def test_gates_behind_a_product(kind, rows, k, half, dtype, normed, device, rng,
     before, after, names = replayed(device, run)
     together, family = normed and rows <= fuse.MOST_MADE, "gemm.stream" if kind == "floats" else "quant.stream"
     assert len(names) == 1 + (normed and not together)
-    assert names[-1].startswith(f"{family}.{'normed_' * together}gating_8_")
+    tokens = TOKENS[family] if rows <= 2 else 8
+    assert names[-1].startswith(f"{family}.{'normed_' * together}gating_{tokens}_")
     same_bits(before, after)
 
 

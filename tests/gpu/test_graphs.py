@@ -87,7 +87,7 @@ class Graph:
         values |= {f"{name}{i}": MATRIX for i in range(3) for name in ("weight", "map_w", "map_p")}
         values |= {"columns0": 64, "columns1": 32, "columns2": 32, "column1": 64, "column2": 96}
         values |= {"items1": 4 if weights > 1 else 1 << 40, "items2": 1 << 40}
-        self.add("quant.stream.product_8_1-int4-bfloat16-8-512", PACKED_STREAM, 6, **values | more)
+        self.add("quant.stream.product_2_1-int4-bfloat16-8-512", PACKED_STREAM, 6, **values | more)
 
     def joined(self):
         errors = {}
@@ -218,7 +218,7 @@ def test_so_are_two_quantised_weights_and_their_gate(norm):
     _quantised_gate(graph, norm=norm)
     names, found, _kept, _ = graph.joined()
     types = f"int4-bfloat16-8-512{'-128-2' * norm}-swiglu"
-    assert names == [f"quant.stream.{'normed_' * norm}gating_8_1-{types}"] and found[0][3] == 130
+    assert names == [f"quant.stream.{'normed_' * norm}gating_2_1-{types}"] and found[0][3] == 130
     words = words_of(found[0])
     assert values_of(words, GATING, len(words) - GATING.WIDTH) == {"y": B, "y_stride": 96, "gate_first": 1}
     assert overlap.beside(found, graph.kernels) == [True]
@@ -312,7 +312,7 @@ def test_so_are_they_and_a_product_of_quantised_weights(which):
     getattr(graph, which)()
     graph.panels()
     names, rows, _kept, _ = graph.joined()
-    types = {"norm": "normed_8_1-int4-bfloat16-8-512-128-2", "gate": "gated_8_1-int4-bfloat16-8-512-swiglu"}
+    types = {"norm": "normed_2_1-int4-bfloat16-8-512-128-2", "gate": "gated_2_1-int4-bfloat16-8-512-swiglu"}
     assert names == [f"quant.stream.{types[which]}"] and rows[0][3] == 6
     assert words_of(rows[0])[PACKED_STREAM.WIDTH] == A and overlap.beside(rows, graph.kernels) == [True]
 
@@ -515,7 +515,7 @@ def test_quantised_products_begin_early_and_none_where_addresses_lie_in_memory()
     weights = {f"{name}{i}": MATRIX for i in range(3) for name in ("weight", "map_w", "map_p")}
     columns = {f"columns{i}": 64 for i in range(3)}
     packed = {"x": X, "panel_bytes": 4096} | weights | columns
-    graph.add("quant.stream.product_8_1-int4-bfloat16-8-512", PACKED_STREAM, 4, **packed)
+    graph.add("quant.stream.product_2_1-int4-bfloat16-8-512", PACKED_STREAM, 4, **packed)
     assert overlap.beside(graph.rows, graph.kernels) == [False, True]
     graph.add("optim.update.adam-bfloat16", RMS, 1)
     assert overlap.beside(graph.rows, graph.kernels) == [False, False, True]

@@ -7,6 +7,7 @@ import infinicore as ic
 from infinicore.nn import functional as F
 
 from ..ops.panels import random_weight
+from . import compared
 
 # of the largest result, for rounding of results and of sums
 ROUNDING = {"float32": 2e-6, "float64": 1e-14, "bfloat16": 5e-3, "float16": 7e-4}
@@ -176,6 +177,13 @@ def test_quantised_weights(name, shift, k, dtype, there, rng):
         for own in (bias, None):
             y = ic.linear_quantized(x, weight.to(there), own, activations="float")
             agree(y, wanted + (0 if own is None else rounded(own)), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name, shift, k", [("int8", 31, 2048), ("int4", 0, 1024), ("q4_1", 0, 512), ("uint4", 2, 512)])
+def test_rows_of_any_size_by_quantised_weights(name, shift, k, dtype, there, rng):
+    weight, exact = random_weight(name, 40, k, rng, shift)
+    compared.check_rows_of_any_size(there, weight, exact, dtype, rng, ROUNDING[dtype])
 
 
 @pytest.mark.parametrize("rows", [1, 11])

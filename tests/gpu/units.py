@@ -41,6 +41,21 @@ stay:
 end:
   ret void
 }
+define void @sim_wait_either(i32 %at, i32 %other, i32 %parity) {
+entry:
+  br label %ask
+ask:
+  %one = call i32 @py_done(i32 %at, i32 %parity)
+  %two = call i32 @py_done(i32 %other, i32 %parity)
+  %done = or i32 %one, %two
+  %over = icmp ne i32 %done, 0
+  br i1 %over, label %end, label %stay
+stay:
+  call void @stay_for_shared()
+  br label %ask
+end:
+  ret void
+}
 define void @sim_expect(i32 %at, i32 %nbytes) {
   call void @py_expect(i32 %at, i32 %nbytes)
   call void @tell()
@@ -262,6 +277,23 @@ define {float, float, float, float} @sim_mma_NAME(PARAMETERS) {
 """
 
 
+def _mma_of_bytes(name, kind):
+    """The same of bytes: their sums are int32, whose bits lie in floats on the way."""
+    words = [f"%c{i}" for i in range(4)]
+    lines = [f"  %f{i} = bitcast i32 {word} to float" for i, word in enumerate(words)]
+    given = ", ".join([f"float %f{i}" for i in range(4)] + [" ".join(word) for word in _WORDS[4:]])
+    lines.append(f"  %v = call {{float, float, float, float}} @sim_mma(i32 {kind}, {given})")
+    last = "undef"
+    for i in range(4):
+        lines.append(f"  %e{i} = extractvalue {{float, float, float, float}} %v, {i}")
+        lines.append(f"  %s{i} = bitcast float %e{i} to i32")
+        lines.append(f"  %r{i} = insertvalue {{i32, i32, i32, i32}} {last}, i32 %s{i}, {i}")
+        last = f"%r{i}"
+    parameters = ", ".join(f"i32 {word}" for _, word in _WORDS)
+    body = "\n".join([*lines, f"  ret {{i32, i32, i32, i32}} {last}"])
+    return f"define {{i32, i32, i32, i32}} @sim_mma_{name}({parameters}) {{\n{body}\n}}\n"
+
+
 def _mma_of_floats():
     """The product of TF32, of which there are too many for Python: each thread adds up its four sums itself."""
     lines, put = [], "%at{0} = getelementptr [8192 x i32], ptr @held, i64 0, i32 %n{0}"
@@ -309,12 +341,14 @@ define {TYPE, TYPE, TYPE, TYPE} @four_TYPE(<4 x TYPE> %v) {
 RUNTIME += "".join(_FOUR.replace("TYPE", kind) for kind in ("i32", "float"))
 RUNTIME += _mma_of_floats()
 RUNTIME += "".join(_MMA.replace("NAME", name).replace("KIND", kind) for name, kind in (("bf16", "1"), ("f16", "0")))
+RUNTIME += "".join(_mma_of_bytes(name, kind) for name, kind in (("u8", 2), ("s8", 3)))
 RUNTIME = RUNTIME.replace("STORES", _STORES).replace("PARAMETERS", ", ".join(map(" ".join, _WORDS)))
 _COPY = "{\\0A.reg .pred no;\\0Asetp.eq.u32 no, $2, 0;\\0Acp.async.ca.shared.global [$0], [$1], "
 ASM = {
     _COPY + "4": "sim_copy4", _COPY + "8": "sim_copy8", "cp.async.commit": "sim_nothing",
     "cp.async.wait": "sim_nothing",
     "mbarrier.init": "sim_new", "{\\0A.reg .pred p;\\0AWAIT": "sim_wait", "mbarrier.arrive.expect_tx": "sim_expect",
+    "{\\0A.reg .pred p, q;\\0AEITHER": "sim_wait_either",
     "mbarrier.arrive.shared": "sim_arrive", "cp.async.bulk.tensor.4d": "sim_tile", "{\\0A.reg .b64 once": "sim_tile",
     "prefetch.tensormap": "sim_fetch", "prefetch.global": "sim_fetch",
     "fence.": "sim_nothing", "griddepcontrol.wait": "sim_nothing", "ld.shared.u32": "sim_lds",
@@ -327,6 +361,8 @@ ASM = {
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16": "sim_mma_bf16",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16": "sim_mma_f16",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32": "sim_mma_tf32",
+    "mma.sync.aligned.m16n8k32.row.col.s32.u8": "sim_mma_u8",
+    "mma.sync.aligned.m16n8k32.row.col.s32.s8": "sim_mma_s8",
     "{\\0A.reg .pred no;\\0Asetp.eq.u32 no, $2, 0;\\0Acp.async.cg.shared.global [$0], [$1], 16": "sim_copy16",
     "cp.async.commit_group": "sim_nothing", "cp.async.wait_group": "sim_nothing",
     "ld.shared.f32": "sim_ldf", "ld.shared.v2.f32": "sim_ldf2", "st.shared.f32": "sim_stf",
@@ -402,7 +438,7 @@ def _fma(bf16, a, b, c):
     return ctypes.c_int32(int(bits[0]) | int(bits[1]) << 16).value
 
 
-def _mma(tid, bf16, at, given):
+def _mma(tid, kind, at, given):
     """First each thread gives what it holds, the last one of them multiplies, and then each takes its part."""
     first, lane = tid & ~31, tid & 31
     held, those = _warps.setdefault(first, (np.zeros((32, 10), np.uint32), set()))
@@ -414,7 +450,26 @@ def _mma(tid, bf16, at, given):
     those.add(lane)
     if len(those) == 32:
         those.clear()
-        _multiply(held, bf16)
+        if kind > 1:
+            _multiply_bytes(held, np.int8 if kind == 3 else np.uint8)
+        else:
+            _multiply(held, kind)
+
+
+def _multiply_bytes(held, kind):
+    a, b, row, four = np.zeros((16, 32)), np.zeros((32, 8)), np.arange(32) // 4, 4 * (np.arange(32) % 4)
+    for word, (down, right) in enumerate(((0, 0), (8, 0), (0, 16), (8, 16))):
+        values = held[:, 4 + word].copy().view(kind).reshape(32, 4)
+        for i in range(4):
+            a[row + down, four + right + i] = values[:, i]
+    for word in range(2):
+        values = held[:, 8 + word].copy().view(np.int8).reshape(32, 4)
+        for i in range(4):
+            b[four + 16 * word + i, row] = values[:, i]
+    sums = (a @ b).astype(np.int64)
+    for k, (down, right) in enumerate(((0, 0), (0, 1), (8, 0), (8, 1))):
+        found = held[:, k].copy().view(np.int32) + sums[row + down, 2 * (np.arange(32) % 4) + right]
+        held[:, k] = found.astype(np.int32).view(np.uint32)
 
 
 def _multiply(held, bf16):

@@ -47,7 +47,8 @@ def test_cases_are_complete(quick):
         elsewhere = (*RANK_OPS, *suites.MODEL_OPS, *suites.TRAIN_OPS, *suites.SERVE_OPS, "import", "first_add")
         if case.op in elsewhere or case.op == "table":
             continue
-        tables = {"numpy": peers.NUMPY, "torch": peers.TORCH}
+        on_gpu = peers.TORCH_ON_GPU if case.device == "cuda" else {}
+        tables = {"numpy": peers.NUMPY, "torch": peers.TORCH | on_gpu}
         assert case.op in peers.OURS
         for name in case.peers:
             assert case.op in tables[name], (name, case.op)

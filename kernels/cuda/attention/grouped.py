@@ -1,10 +1,10 @@
 """Attention of few query rows and many keys where query heads share keys: `decode.py` on the matrix units of warps.
 
 The query heads of a key/value head are the 16 rows of a product, so that their arithmetic is hidden behind the keys.
-A block has a query token, a key/value head and a part of the keys, which its warps share: each brings its own keys,
-16 at a time, to its own places in shared memory, two steps ahead, and waits for nobody until its keys are done. What
-the warps have summed up is added up in their order: the result, where keys are in one part, or else a slot of the
-workspace, as in `decode.py`, whose `join` adds up the slots.
+A block has a query token, a key/value head and a part of the keys, of which its warps take 16 each in turn, so that
+what lies together is read at about the same time: each brings its own keys to its own places in shared memory, two
+steps ahead, and waits for nobody until its keys are done. What the warps have summed up is added up in their order: the
+result, where keys are in one part, or else a slot of the workspace, as in `decode.py`, whose `join` adds up the slots.
 
 `turned_...` are a rotary embedding, `kvcache.write` and the attention of one query token in one launch: a block turns
 the queries and the key of its key/value head, and writes that key and value to the cache before it reads others there.
@@ -39,6 +39,8 @@ ROWS, KEYS, STAGES, WARPS = GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES, GROUPED_
 VALUES = KEYS // 2  # scores of a thread
 AT = DECODE.WIDTH  # where the blocks of a rotary embedding and of a cache begin, behind that of attention
 AHEAD = STAGES - 2  # steps that may still be on their way when the oldest is needed
+BEGUN = STAGES - 1  # steps on their way when queries are needed
+APART = WARPS * KEYS  # keys from a warp's step to its next one
 
 
 @jit.inline
@@ -140,13 +142,16 @@ def _attend(size, turn=None):
 
     @jit.inline
     def over_keys(args, queries, ring, seq, kv_start, kv_head, first, start, stop, T):
-        """((sums, largest scores, sums of weights), error) of a warp over the keys [start, stop), from `first` on."""
+        """((sums, largest scores, sums of weights), error) of a warp, of its steps of [start, stop) from `first` on."""
         scale = F32(bitcast(load(args, ATTENTION.scale), F64) * LOG2E)
         sums, top, total = fill(0.0, F32, lanes), fill(-INF, F32, 2), fill(0.0, F32, 2)
         bounds, error, j, stage = (max(start, first), stop), 0, start, 0
         column, place = column_of(args, kv_start + start)
         block = block_of(args, seq, column) if start < stop else 0
-        for i in range(-STAGES + 1, (max(0, stop - start) + KEYS - 1) // KEYS):
+        for i in range(-STAGES + 1, (max(0, stop - start) + APART - 1) // APART):
+            if i == 0 and not joined:  # queries have come meanwhile, of all threads
+                wait_copies(BEGUN)
+                barrier()
             if i >= 0:
                 wait_copies(AHEAD)
                 warp_barrier()
@@ -155,18 +160,19 @@ def _attend(size, turn=None):
                     error = BAD_BLOCK
                 else:
                     bring(args, block, place, kv_head, j, bounds, ring + stage * stage_bytes, T)
-                place += KEYS
-                if load(args, ATTENTION.table) != 0 and place == load(args, ATTENTION.block_size):
-                    column, place = column + 1, 0
-                    if j + KEYS < stop:  # on its way before it is needed
+                place += APART
+                if load(args, ATTENTION.table) != 0 and place >= load(args, ATTENTION.block_size):
+                    while place >= load(args, ATTENTION.block_size):
+                        column, place = column + 1, place - load(args, ATTENTION.block_size)
+                    if j + APART < stop:  # on its way before it is needed
                         block = block_of(args, seq, column)
             commit_copies()
-            j += KEYS
+            j += APART
             stage = stage + 1 if stage < STAGES - 1 else 0
             if i >= 0:  # the stage that comes next is the oldest one
                 here = ring + stage * stage_bytes
                 scores = rows_times(fill(0.0, F32, VALUES), queries, here + corner(T, pitch), T, size, pitch) * scale
-                at = columns(VALUES) + INT32(start + i * KEYS + 2 * (thread() & 3))
+                at = columns(VALUES) + INT32(start + i * APART + 2 * (thread() & 3))
                 shown = (at >= INT32(bounds[0])) & (at < INT32(stop))
                 scores = select(shown, scores, F32(-INF))
                 highest = vmax(top, row_max(scores))
@@ -176,6 +182,9 @@ def _attend(size, turn=None):
                 top, total = highest, total * keep_of + own_sum(weights)
                 sums = sums * spread(keep_of, lanes)
                 sums = times_rows(sums, operand(weights, T), here + tensor + corner_across(T, pitch), T, pitch)
+        if stop <= start and not joined:  # the others need what this warp has copied of the queries
+            wait_copies(0)
+            barrier()
         return (sums, top, row_sum(total)), error
 
     @jit.inline
@@ -198,9 +207,9 @@ def _attend(size, turn=None):
                 kv_len = 0
             _, first, end = visible(args, 0, q_len, kv_len)
         part, whole = lo - index * parts, first // KEYS * KEYS
-        length = ratio(max(0, end - whole) + shares * KEYS - 1, shares * KEYS) * KEYS
-        start = whole + (part * WARPS + warp) * length
-        keys = first, start, min(end, start + length), part
+        length = ratio(max(0, end - whole) + shares * KEYS - 1, shares * KEYS) * APART
+        start = whole + part * length
+        keys = first, start + warp * KEYS, min(end, start + length), part
         return (seq, kv_start, index - token * kv_heads), (token, in_seq), keys, status
 
     @jit.inline
@@ -227,8 +236,6 @@ def _attend(size, turn=None):
             x = load(args, ATTENTION.q) + 2 * offset_of(args, ATTENTION.q_strides, where[0], row[1], head)
             bring_rows(x, 2 * load(args, ATTENTION.q_strides + 2), group - g, size, base, ROWS, size, pitch, T, T)
             commit_copies()
-            wait_copies(0)
-            barrier()
             error |= attend_rows(args, where, row, keys, g, T)
             barrier()
         return error

@@ -1,15 +1,17 @@
 """Sizes of products of few rows that both their kernels and plans know; no Numba here."""
 
 STREAM_WARPS = 8  # of `stream.py`: those that multiply, beside two that bring operands
-PACKED_WARPS = {8: 16, 16: 8}  # of `quant/stream.py`, by the rows of x that there may be
+PACKED_WARPS = 16  # the same of `quant/stream.py`, but for `packed_warps`
+DIGIT_ROWS = 2  # of x that it takes as integers
 STREAM_BANDS = (1, 2, 3, 4)  # of 16 rows of the matrix that a block has at a time
 STREAM_PANELS = (1, 2, 3, 4, 7)  # the same of quantised weights
 STREAM_BYTES = 226 << 10  # of shared memory
 STREAM_STAGES = 24  # at most
 STREAM_BARRIERS = 32 * STREAM_STAGES  # bytes of these
 AHEAD = 2  # steps of the matrix that are on their way before x is there
-PACKED_AHEAD = 1  # of quantised weights: a token of Llama 8B's shape in int4 takes 2,043 us so, 2,063 with two (H200)
+PACKED_AHEAD = 2  # the same of quantised weights, whose steps are about half as large
 _STEP = 32 << 10  # bytes of the matrix that a step brings, about: the copy engine begins 20 copies a microsecond
+_PACKED_STEP = 14 << 10  # bytes of quantised weights that a step brings, at least
 
 
 def share_of(rows, most, unit, blocks):
@@ -52,13 +54,22 @@ def stream_ring(head, share, rows, k):
     return slabs, stages_of(STREAM_BYTES - head - whole - 1024, stage)
 
 
-def panel_step(k, units_each, band_bytes, panels, tokens, rows):
+def packed_warps(tokens, bands):
+    """Those of a kernel for so many rows of x and panels: 18 of a block have 96 registers each, 10 of it 168."""
+    return PACKED_WARPS // 2 if tokens > 8 and bands > 4 else PACKED_WARPS
+
+
+def digit_bytes(rows, k):
+    """Bytes of x as digits, beside it: of up to DIGIT_ROWS rows."""
+    return -(-3 * rows * k // 1024) * 1024
+
+
+def panel_step(k, units_each, band_bytes, panels, warps, rows):
     """Slabs of 64 of k in a step of `panels` of a weight: they divide k, and have whole records of `units_each` units;
-    0 where there are none. `band_bytes` are those of 64 of k of a panel; of `tokens` rows of x `rows` come with a step.
+    0 where there are none. `band_bytes` are those of 64 of k of a panel; of x so many `rows` come with a step. The
+    fewest that give all warps a unit of 32 and the copy engine enough to do: nothing hides what the last step takes.
     """
-    least = PACKED_WARPS[8 if tokens <= 8 else 16] // 2  # that give all warps a unit
-    for slabs in (64, 32, 16, 8, 4):
-        small = slabs * panels * band_bytes <= _STEP and slabs * (panels * band_bytes + 128 * rows) <= 3 * _STEP // 2
-        if k % (64 * slabs) == 0 and 2 * slabs % units_each == 0 and (small or slabs <= least):
-            return slabs
-    return 0
+    fit = [n for n in (4, 8, 16, 32, 64) if k % (64 * n) == 0 and 2 * n % units_each == 0 and n * band_bytes <= _STEP]
+    large = [n for n in fit if 2 * n >= warps and n * panels * band_bytes >= _PACKED_STEP]
+    fit = [n for n in fit if n == 4 or n * (panels * band_bytes + 128 * rows) <= 2 * _STEP]
+    return min(large[:1] + fit[-1:], default=0)

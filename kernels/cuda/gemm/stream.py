@@ -42,6 +42,7 @@ from ..ring import (
     let_pass,
     new_ring,
     places_of,
+    say_when_others_end,
     stage_of,
     sums_memory,
     tell,
@@ -294,9 +295,11 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
         if warp == WARPS:
             bring_matrix(args, barriers, ring, stage_bytes, hi)
         elif warp > WARPS:
-            if make is None and lean:
+            if make is not None:
+                say_when_others_end(barriers)
+            elif lean:
                 bring_whole(args, barriers, x_whole, k, count)
-            elif make is None:
+            else:
                 bring_x(
                     barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, slabs,
                     address(args) + 8 * STREAM.map_x, load(args, STREAM.map_x), count, load(args, STREAM.x_stride),

@@ -10,9 +10,12 @@ from ...plan import Plan, launch
 from ...problems.gemm import Product
 from ...problems.quant import QuantizedProduct
 from ..gemm.sizes import (
+    DIGIT_ROWS,
     PACKED_AHEAD,
     STREAM_BYTES,
     STREAM_PANELS,
+    digit_bytes,
+    packed_warps,
     panel_step,
     rounded,
     stages_of,
@@ -66,27 +69,36 @@ def _streamed(p, columns):
     for first in range(0, len(p.weights), AT_ONCE):
         weights = p.weights[first : first + AT_ONCE]
         share = gemm.share_of(sum(weight.n for weight in weights), LANES * STREAM_PANELS[-1], LANES) // LANES
-        rows = 0 if whole_bytes(p.rows, p.k) else p.rows
-        slabs = panel_step(p.k, units_each, 2 * panels.unit_bytes(form), share, p.rows, rows)
+        tokens, bands = _tokens(p), next(n for n in STREAM_PANELS if n >= share)
+        rows, warps = 0 if whole_bytes(p.rows, p.k) else p.rows, packed_warps(tokens, bands)
+        slabs = panel_step(p.k, units_each, 2 * panels.unit_bytes(form), share, warps, rows)
         if not slabs:
             return ()
-        launches.append(_stream(p, form, shift, columns, (first, column), weights, share, slabs, units_each))
+        sizes = share, slabs, units_each, tokens, bands
+        launches.append(_stream(p, form, shift, columns, (first, column), weights, sizes))
         column += sum(weight.n for weight in weights)
     return tuple(launches)
 
 
-def _stream(p, form, shift, columns, begin, weights, share, slabs, units_each):
+def _tokens(p):
+    """Of the kernel: how many rows of x there may be."""
+    if p.rows <= DIGIT_ROWS and whole_bytes(p.rows, p.k):
+        return DIGIT_ROWS
+    return 8 if p.rows <= TOKENS else 16
+
+
+def _stream(p, form, shift, columns, begin, weights, sizes):
     """One of these launches, `share` panels and `slabs` times 64 of k at a time."""
-    (first, column), units = begin, p.k // UNIT
+    (first, column), units, (share, slabs, units_each, tokens, bands) = begin, p.k // UNIT, sizes
     size, planes = panels.panel_bytes(form, p.k, shift), units * panels.unit_bytes(form)
     params = 0 if form.flat else 2 * slabs // units_each * panels.record_bytes(form)
     width = max((w for w in range(16, 257, 16) if params % w == 0), default=16)
-    tokens, bands = 8 if p.rows <= TOKENS else 16, next(n for n in STREAM_PANELS if n >= share)
-    stage = rounded(share * 2 * slabs * panels.unit_bytes(form)) + rounded(share * params)
     whole = whole_bytes(p.rows, p.k)
+    stage = rounded(share * 2 * slabs * panels.unit_bytes(form)) + rounded(share * params)
     stage += 0 if whole else rounded(slabs * 128 * p.rows)
     beyond = (bands - share) * 2 * slabs * panels.unit_bytes(form)  # what the last bands read behind their rows
-    stages = stages_of(STREAM_BYTES - stream_head(tokens, bands) - whole - beyond, stage)
+    beside = whole + (digit_bytes(p.rows, p.k) if tokens == DIGIT_ROWS else 0)
+    stages = stages_of(STREAM_BYTES - stream_head(tokens, bands) - beside - beyond, stage)
     numbers, items, maps, at = {}, [0], {}, {name: (name, 2 * column) for name in ("y", "bias")}
     for i in range(AT_ONCE):
         weight = weights[min(i, len(weights) - 1)]

@@ -2,9 +2,10 @@
 
 A block has some panels of 16 rows of a weight at a time for all of k, so that it reads x once for all of them. Two of
 its warps let the copy engine bring them, as they lie, and x, to a ring in shared memory (`cuda/ring.py`); the others
-take units of 32 of k in turn. Integers become 16-bit floats in registers, where 4 bits take an instruction for two and
-a shift; they are 128 too large then in bfloat16, which sums of x put right, and scales are multiplied with the sums of
-a unit. `cpu/quant/panels.py` says how weights lie.
+take units of 32 of k in turn, and scales are multiplied with the sums of a unit. One or two rows of x become integers
+(`digits.py`). For more of them the weight's integers become 16-bit floats in registers, where 4 bits take an
+instruction for two and a shift; they are 128 too large then in bfloat16, which sums of x put right.
+`cpu/quant/panels.py` says how weights lie.
 """
 
 from numba import types
@@ -17,7 +18,7 @@ from ...cpu.quant.panels import LANES, record_bytes
 from ...cpu.quant.traits import bits_of, format_of, has_min, is_flat, unit_bytes
 from ...lang.by_type import by_type
 from ...lang.formats import UNIT
-from ...lang.mma import both, even_first, load_shared, multiply_halves, spread_nibbles, two_halves
+from ...lang.mma import both, even_first, load_shared, multiply_bytes, multiply_halves, spread_nibbles, two_halves
 from ...lang.ptx import (
     WARP,
     barrier,
@@ -32,7 +33,7 @@ from ...lang.ptx import (
     wait_for_others,
 )
 from ...lang.simd import address, fill, lane, load, muladd, ptr, store, vload, vstore
-from ..gemm.sizes import PACKED_WARPS, STREAM_PANELS, STREAM_WARPS, stream_head
+from ..gemm.sizes import DIGIT_ROWS, PACKED_WARPS, STREAM_PANELS, STREAM_WARPS, packed_warps, stream_head
 from ..gemm.wgmma import ratio
 from ..made import gated, normed
 from ..ring import (
@@ -45,10 +46,13 @@ from ..ring import (
     let_pass,
     new_ring,
     places_of,
+    say_when_others_end,
     stage_of,
     sums_memory,
     total_of,
 )
+from . import digits
+from .digits import two_words
 from .parameters import parameters
 from .rows import four, integers, level_of_format, ones
 
@@ -147,6 +151,10 @@ def _each(one, count):
     return all_
 
 
+fill_pairs = jit.inline(lambda: (fill(0.0, F32, 4), fill(0.0, F32, 4)))
+fill_two = jit.inline(lambda: fill(0.0, F32, 2))
+
+
 def _times(count):
     """x so often, as a tuple."""
     if count == 1:
@@ -210,20 +218,19 @@ def _product(tokens, bands, make=None, gating=False):
     with `gating` a gate of the results of two weights follows.
     """
     behind_product = BLOCK.WIDTH + (0 if make is None else ADD_RMS.WIDTH)
-    lined, head, times, warps = 16 * bands + 4, stream_head(tokens, bands), _times(bands), PACKED_WARPS[tokens]
+    lined, head, times, warps = 16 * bands + 4, stream_head(tokens, bands), _times(bands), packed_warps(tokens, bands)
+    by_digits, first_sums = tokens == DIGIT_ROWS, fill_two if tokens == DIGIT_ROWS else fill_pairs
 
     @jit.inline
     def one(sums, band, at, x, more, unit, shift, F, T):
         """The sums of a panel (of the first rows of x, of the others) with a unit."""
         planes, params, planes_step, params_step, row = at
         place, line = planes + band * planes_step, unit * (4 if bits_of(F) == 8 else 2) + (thread() % 4 >> 1)
-        chunk = (thread() & 1) * 4 + (row >> 2)
-        v = load_shared(place + line * 128 + ((chunk ^ line & 7) << 4) + (row & 2) * 4, U32, 2, 1, 0)
+        v = two_words(place, line, row)
         if bits_of(F) == 4:
             a, b = spread_nibbles(lane(v, 0), T), spread_nibbles(lane(v, 1), T)
         else:
-            line += 2
-            w = load_shared(place + line * 128 + ((chunk ^ line & 7) << 4) + (row & 2) * 4, U32, 2, 1, 0)
+            w = two_words(place, line + 2, row)
             a = both(integers(lane(v, 0), F, T), integers(lane(w, 0), F, T))
             b = both(integers(lane(v, 1), F, T), integers(lane(w, 1), F, T))
         if is_flat(F):
@@ -234,19 +241,41 @@ def _product(tokens, bands, make=None, gating=False):
         s = weigh(sums[0], more[0], a, b, x[0], more[2], by, F, T)
         return s, (weigh(sums[1], more[1], a, b, x[1], more[3], by, F, T) if tokens > 8 else s)
 
-    every = _each(one, bands)
+    @jit.inline
+    def one_of_digits(sums, band, at, x, more, unit, shift, F, T):
+        """The same of one or two rows of x as digits."""
+        planes, params, planes_step, params_step, row = at
+        words = digits.quads(planes + band * planes_step, unit, row, F)
+        part = digits.numbers(multiply_bytes(more[0], words, x, 0))
+        if is_flat(F):
+            return sums + part
+        by = digits.factors(F, params + band * params_step, unit, shift, row)
+        sums = muladd(part, by[0], sums)
+        return muladd(more[1], by[1], sums) if has_min(F) else sums
+
+    every = _each(one_of_digits if by_digits else one, bands)
 
     @jit.inline
-    def prepared(x, y, F, T):
-        """(where sums of a unit begin, for the first rows of x and the others, and the sums of x)."""
+    def unit_of(x_at, first, unit, count, own, F, T):
+        """(x of a unit; where its sums begin, for the first rows of x and the others, and the sums of x)."""
+        line, chunk = (first + (unit >> 1)) * count, (unit & 1) * 4
+        x = fetch_x(x_at, chunk, line + own[0], T, F)
+        y = fetch_x(x_at, chunk, line + own[1], T, F) if tokens > 8 else x
         s, t = sum_of(x, T, F), sum_of(y, T, F) if tokens > 8 else fill(0.0, F32, 4)
         if has_min(F) or excess_of(F, T) == 0:
-            return fill(0.0, F32, 4), fill(0.0, F32, 4), s, t
+            return (x, y), (fill(0.0, F32, 4), fill(0.0, F32, 4), s, t)
         excess = F32(-excess_of(F, T))
-        return s * excess, t * excess, s, t
+        return (x, y), (s * excess, t * excess, s, t)
 
     @jit.inline
-    def kept(sums, band, own, t, row, unit, shift, F, T):
+    def unit_of_digits(x_at, first, unit, count, own, F, T):
+        x = load_shared(x_at + (2 * first + unit) * count * digits.ROW_BYTES + own[0], U32, 2, 1, 0)
+        return x, digits.prepared(x, F)
+
+    unit_at = unit_of_digits if by_digits else unit_of
+
+    @jit.inline
+    def kept(sums, band, own, t, row, count, shift, F, T):
         """Four values of a warp's tile: of two neighbouring rows of the weight, of two of x."""
         place = own + 2 * t * lined + 16 * band + row
         keep(place, 0, lined, 1, sums[0])
@@ -255,19 +284,40 @@ def _product(tokens, bands, make=None, gating=False):
         return sums
 
     @jit.inline
-    def added(sums, band, own, t, row, unit, shift, F, T):
-        """What another warp has kept is added to these."""
-        place = own + 2 * t * lined + 16 * band + row
-        other = both(
+    def four_kept(place):
+        return both(
             both(fill(load(place, 0), F32, 1), fill(load(place, lined), F32, 1)),
             both(fill(load(place, 1), F32, 1), fill(load(place, lined + 1), F32, 1)),
         )  # fmt: skip
-        return sums[0] + other, sums[1]
-
-    keep_all, join = _each(kept, bands), _each(added, bands)
 
     @jit.inline
-    def finish(args, memory, item, second, count, F, T, GATE):
+    def added(sums, band, own, t, row, count, shift, F, T):
+        """What another warp has kept is added to these."""
+        place = own + 2 * t * lined + 16 * band + row
+        return sums[0] + four_kept(place), (sums[1] + four_kept(place + 8 * lined) if tokens > 8 else sums[1])
+
+    @jit.inline
+    def kept_of_digits(sums, band, own, t, row, count, shift, F, T):
+        """The same of two neighbouring rows of the weight and a row of x, which every other thread has."""
+        found = digits.own_sums(sums)
+        if t & 1 == 0 and t >> 1 < count:
+            store(own, (t >> 1) * lined + 16 * band + row, lane(found, 0))
+            store(own, (t >> 1) * lined + 16 * band + row + 1, lane(found, 1))
+        return sums
+
+    @jit.inline
+    def added_of_digits(sums, band, own, t, row, count, shift, F, T):
+        """Likewise; a part of the digits of c as that many of those of a and b."""
+        if t & 1 != 0 or t >> 1 >= count:
+            return sums
+        place = own + (t >> 1) * lined + 16 * band + row
+        return sums + vload(place, 0, 2) * F32(1 / 256)
+
+    keep_all = _each(kept_of_digits if by_digits else kept, bands)
+    join = _each(added_of_digits if by_digits else added, bands)
+
+    @jit.inline
+    def finish(args, memory, item, second, count, powers, F, T, GATE):
         """The sums of all warps, and what follows them."""
         number, within = place_of(args, item, second, gating)
         share, k = LANES * load(args, BLOCK.share), load(args, BLOCK.k)
@@ -278,6 +328,8 @@ def _product(tokens, bands, make=None, gating=False):
             token = ratio(i, here)
             at = i - token * here
             total = total_of(memory, tokens, lined, token, at)
+            if by_digits:
+                total = digits.undone(total, powers[0] if token == 0 else powers[1])
             if is_flat(F):
                 panel = load(args, BLOCK.weight0 + number) + (first + at) // LANES * load(args, BLOCK.panel_bytes)
                 total *= load(ptr(panel + k // UNIT * unit_bytes(F), F32), at % LANES)
@@ -292,8 +344,9 @@ def _product(tokens, bands, make=None, gating=False):
                 vstore(y + token * load(args, behind_product + GATING.y_stride), first + at, value)
 
     @jit.inline
-    def multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, slabs, params, F, T, HOW, PIECES, GATE):
-        """What the other warps do."""
+    def multiply(args, barriers, places, ring, stage_bytes, memory, hi, slabs, params, F, T, HOW, PIECES, GATE):
+        """What the other warps do; `places` are those of x as a whole and of its digits."""
+        x_whole, x_digits = places
         k, stages, share, count, shift = (
             load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share), load(args, BLOCK.tokens),
             load(args, BLOCK.shift),
@@ -301,46 +354,43 @@ def _product(tokens, bands, make=None, gating=False):
         warp, g, t, stage, phase = thread() // WARP, thread() % WARP // 4, thread() % 4, 0, 0
         # two rows from here on, so numbered that what a half of a warp reads meets in no bank
         row = 2 * (g & 1 | (g & 2) << 1 | (g & 4) >> 1)
-        own, planes, upper, lower = (
-            memory + warp % PARTS * tokens * lined, plane_step(slabs, F), min(g, count - 1), min(g + 8, count - 1),
-        )  # fmt: skip
-        whole, matrix = load(args, BLOCK.whole) != 0, matrix_step(share, slabs, params, F)
-        item, second = block(), 0
+        own, planes, whole = memory + warp % PARTS * tokens * lined, plane_step(slabs, F), load(args, BLOCK.whole) != 0
+        own_x = (digits.own_column(count), 0) if by_digits else (min(g, count - 1), min(g + 8, count - 1))
+        matrix, item, second, powers = matrix_step(share, slabs, params, F), block(), 0, (0, 0)
         wait_for_others()
         if make is not None:
             make(args, BLOCK.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES, 1)
         elif whole:
             barrier_wait(barriers + X, 0)
+        if by_digits:
+            powers = digits.begin(memory, x_digits, x_whole, count, k, T)
         while item < hi:
-            none, start = (fill(0.0, F32, 4), fill(0.0, F32, 4)), 0
-            sums = times(none)
+            start, sums = 0, times(first_sums())
             while start < k >> 6:
                 here, place = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here, phase)
                 if not whole:
                     barrier_wait(here + X, phase)
-                at, x_at = (place, place + share * planes, planes, params, row), x_whole if whole else place + matrix
+                at, x_at = (place, place + share * planes, planes, params, row), x_digits if whole else place + matrix
                 first = start if whole else 0
                 for turn in range((2 * slabs + warps - 1) // warps):
                     unit = turn * warps + warp
                     if unit < 2 * slabs:
-                        line, chunk = (first + (unit >> 1)) * count, (unit & 1) * 4
-                        x = fetch_x(x_at, chunk, line + upper, T, F)
-                        y = fetch_x(x_at, chunk, line + lower, T, F) if tokens > 8 else x
-                        sums = every(sums, at, (x, y), prepared(x, y, F, T), unit, shift, F, T)
+                        x, more = unit_at(x_at, first, unit, count, own_x, F, T)
+                        sums = every(sums, at, x, more, unit, shift, F, T)
                 free(here)
                 stage, phase = following(stage, phase, stages)
                 start += slabs
             if warps > PARTS:
                 if warp >= PARTS:
-                    sums = keep_all(sums, own, t, row, 0, 0, F, T)
+                    sums = keep_all(sums, own, t, row, count, 0, F, T)
                 barrier_of(1, warps * WARP)
                 if warp < PARTS:
-                    sums = join(sums, own, t, row, 0, 0, F, T)
+                    sums = join(sums, own, t, row, count, 0, F, T)
             if warp < PARTS:
-                sums = keep_all(sums, own, t, row, 0, 0, F, T)
+                sums = keep_all(sums, own, t, row, count, 0, F, T)
             barrier_of(1, warps * WARP)
-            finish(args, memory, item, second, count, F, T, GATE)
+            finish(args, memory, item, second, count, powers, F, T, GATE)
             barrier_of(1, warps * WARP)
             item, second = next_of(item, second, gating)
 
@@ -349,20 +399,39 @@ def _product(tokens, bands, make=None, gating=False):
         whole, count, k, warp = load(args, BLOCK.whole), load(args, BLOCK.tokens), load(args, BLOCK.k), thread() // WARP
         stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
         barriers, x_whole, ring, stage_bytes = places_of(head, matrix, SLABS, k, count, whole)
-        memory = sums_memory()
+        memory, x_digits = sums_memory(), x_whole
+        if by_digits:
+            x_digits, ring = ring, ring + digits.bytes_of(count, k)
         if thread() == 0:
             new_ring(barriers, stages, warps)
         barrier()
         if warp == warps:
             bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F, gating)
         elif warp > warps:
-            if make is None:
+            if make is not None:
+                say_when_others_end(barriers)
+            else:
                 bring_x(
                     barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, SLABS,
                     address(args) + 8 * BLOCK.map_x, load(args, BLOCK.map_x), count, k, whole,
                 )  # fmt: skip
         else:
-            multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T, HOW, PIECES, GATE)
+            multiply(
+                args,
+                barriers,
+                (x_whole, x_digits),
+                ring,
+                stage_bytes,
+                memory,
+                hi,
+                SLABS,
+                PARAMS,
+                F,
+                T,
+                HOW,
+                PIECES,
+                GATE,
+            )
         return 0
 
     @jit.inline
@@ -377,9 +446,9 @@ def _product(tokens, bands, make=None, gating=False):
     return gating_product if gating and make is None else product
 
 
-_MAKES = {"normed": normed(PACKED_WARPS[8] * WARP), "gated": gated(PACKED_WARPS[8] * WARP, 2)}
+_MAKES = {"normed": normed(PACKED_WARPS * WARP), "gated": gated(PACKED_WARPS * WARP, 2)}
 for _bands in STREAM_PANELS:
-    globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (8, 16)})
-    globals().update({f"{name}_8_{_bands}": _product(8, _bands, make) for name, make in _MAKES.items()})
-    globals()[f"gating_8_{_bands}"] = _product(8, _bands, gating=True)
-    globals()[f"normed_gating_8_{_bands}"] = _product(8, _bands, _MAKES["normed"], gating=True)
+    globals().update({f"product_{tokens}_{_bands}": _product(tokens, _bands) for tokens in (DIGIT_ROWS, 8, 16)})
+    globals().update({f"{name}_2_{_bands}": _product(DIGIT_ROWS, _bands, make) for name, make in _MAKES.items()})
+    globals().update({f"gating_{tokens}_{_bands}": _product(tokens, _bands, gating=True) for tokens in (DIGIT_ROWS, 8)})
+    globals()[f"normed_gating_2_{_bands}"] = _product(DIGIT_ROWS, _bands, _MAKES["normed"], gating=True)
