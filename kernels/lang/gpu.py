@@ -219,7 +219,8 @@ def _exp(x, less):
     """e^x / 2^less: 2^t for x log2(e) rounded, times 2^rest."""
     t = x * LOG2E_HI
     rest = muladd(x, LOG2E_LO, muladd(x, LOG2E_HI, -t))
-    return ptx.exp2_small(t - less) * muladd(rest, 0.6931471805599453, 1.0)
+    whole = ptx.exp2_small(t - less)
+    return muladd(whole, rest * 0.6931471805599453, whole)  # rounded once less than a product with 1 + rest ln(2)
 
 
 @jit.inline
@@ -242,7 +243,8 @@ def _bessel(a, near, far, first, scaled):
     if reduce_or(~small):
         root = ptx.reciprocal(ptx.square_root(a))
         beyond = polynomial(root * root, far) * root
-        if scaled == 0.0:
+        if scaled == 0.0:  # without what the root lacks, this would be 5.1 units in the last place beside the result
+            beyond = muladd(beyond, 0.5 * muladd(-(a * root), root, 1.0), beyond)
             beyond = 256.0 * beyond * _exp(select(a < 93.0, a, 93.0), 8.0)
             beyond = select(a < 93.0, beyond, a * INF)
         y = select(small, y, beyond)

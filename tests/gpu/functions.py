@@ -1,7 +1,8 @@
 """Functions of `kernels/lang` that are for GPUs alone, evaluated by NumPy: what they are made of has stand-ins here.
 
-Vectors are arrays of float32, each operation rounds once, and single instructions are as exact as NumPy's. A branch
-that asks whether any lane is special is taken for all of an array, as in a vector.
+Vectors are arrays of float32, and each operation and single instruction rounds once, on every machine: NumPy's own
+functions of float32 differ by some units in the last place from one instruction set to the next. A branch that asks
+whether any lane is special is taken for all of an array, as in a vector.
 """
 
 import types
@@ -27,6 +28,11 @@ def _select(mask, a, b):
     return np.where(mask, np.asarray(a, kind), np.asarray(b, kind))
 
 
+def _once(f):
+    """A function of NumPy, rounded once."""
+    return lambda x: f(np.asarray(x).astype(np.float64)).astype(np.asarray(x).dtype)
+
+
 def _flushed(f):
     def function(x):
         y = f(np.where(np.abs(x) < 2.0**-126, np.copysign(np.float32(0), x), x))
@@ -36,7 +42,7 @@ def _flushed(f):
 
 
 PTX = types.SimpleNamespace(
-    exp2=np.exp2, exp2_small=_flushed(np.exp2), log2=np.log2, log2_normal=_flushed(np.log2),
+    exp2=_once(np.exp2), exp2_small=_flushed(_once(np.exp2)), log2=_once(np.log2), log2_normal=_flushed(_once(np.log2)),
     square_root=_flushed(np.sqrt), reciprocal=_flushed(lambda x: np.float32(1) / x),
     quotient=np.divide, reciprocal_wide=lambda x: ((1.0 / x).view(np.int64) & -(1 << 32)).view(np.float64),
 )  # fmt: skip
@@ -45,7 +51,7 @@ STAND_INS = {
     "vfloor": np.floor, "vround": np.rint, "vmin": np.minimum, "vmax": np.maximum, "vsqrt": np.sqrt,
     "vtrunc": np.trunc, "reduce_or": np.any, "copysign": np.copysign, "fmod": np.fmod, "rare_fmod": np.fmod,
     "rare_pow": lambda x, y: np.power(x.astype("f8"), y.astype("f8")).astype("f4"),
-    "exp": np.exp, "_quotient": np.divide,
+    "exp": _once(np.exp), "_quotient": np.divide,
     "libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
     "rare_libm": lambda name, x: getattr(np, name)(x.astype("f8")).astype("f4"),
 }  # fmt: skip
