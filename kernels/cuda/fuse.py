@@ -288,11 +288,12 @@ def _gating_product(rows, names, kernels):
     A block has as many rows of either half, so that the gate is a part of its epilogue: if the next product made it, as
     it makes a norm, each of its blocks would (of 14336 elements in 4.8 us; a block has some 100 now).
     """
-    made = _made_product(rows[:2], names[:2], kernels) if len(rows) == 3 else None
     (other, *types), (kind, *of_gate) = names[-2:]
     family, _, name = other.rpartition(".")
-    fits = kind in GATES and family in _GATING and name.startswith(_WITH_GATE[family])
-    if not fits or (made is None and len(rows) == 3):
+    if kind not in GATES or family not in _GATING or not name.startswith(_WITH_GATE[family]):
+        return None
+    made = _made_product(rows[:2], names[:2], kernels) if len(rows) == 3 else None
+    if made is None and len(rows) == 3:
         return None
     words, normed = (made[2], made[0].startswith(f"{family}.normed_")) if made else (_words(rows[-2]), False)
     gate, of = _gate(kind, of_gate, _words(rows[-1]), rows[-1][3]), _PRODUCTS[family](types, words)
