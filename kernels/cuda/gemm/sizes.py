@@ -69,7 +69,7 @@ def panel_step(k, units_each, band_bytes, panels, warps, rows):
     0 where there are none. `band_bytes` are those of 64 of k of a panel; of x so many `rows` come with a step. The
     fewest that give all warps a unit of 32 and the copy engine enough to do: nothing hides what the last step takes.
     """
-    fit = [n for n in (4, 8, 16, 32, 64) if k % (64 * n) == 0 and 2 * n % units_each == 0 and n * band_bytes <= _STEP]
-    large = [n for n in fit if 2 * n >= warps and n * panels * band_bytes >= _PACKED_STEP]
-    fit = [n for n in fit if n == 4 or n * (panels * band_bytes + 128 * rows) <= 2 * _STEP]
-    return min(large[:1] + fit[-1:], default=0)
+    whole = [n for n in (4, 8, 16, 32, 64) if k % (64 * n) == 0 and 2 * n % units_each == 0 and n * band_bytes <= _STEP]
+    fit = [n for n in whole if n == 4 or n * (panels * band_bytes + 128 * rows) <= 2 * _STEP]
+    enough = (n for n in fit if 2 * n >= warps and n * panels * band_bytes >= _PACKED_STEP)
+    return next(enough, fit[-1] if fit else 0)

@@ -416,22 +416,8 @@ def _product(tokens, bands, make=None, gating=False):
                     address(args) + 8 * BLOCK.map_x, load(args, BLOCK.map_x), count, k, whole,
                 )  # fmt: skip
         else:
-            multiply(
-                args,
-                barriers,
-                (x_whole, x_digits),
-                ring,
-                stage_bytes,
-                memory,
-                hi,
-                SLABS,
-                PARAMS,
-                F,
-                T,
-                HOW,
-                PIECES,
-                GATE,
-            )
+            places = x_whole, x_digits
+            multiply(args, barriers, places, ring, stage_bytes, memory, hi, SLABS, PARAMS, F, T, HOW, PIECES, GATE)
         return 0
 
     @jit.inline
