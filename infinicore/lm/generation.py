@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..interop.tokenizers import check_text
-from . import stopping
+from . import spare, stopping
 from .batch import check_ids
 from .engine import Engine
 from .engine.pace import tokens_at_once
@@ -53,9 +53,12 @@ class Generation:
     `prompt_tokens`, `prefill_seconds` and `decode_seconds` are its figures.
     """
 
-    def __init__(self, engine, prompts, params):
-        """Queue prompts, lists of token ids, in an engine that runs nothing else, each with its `SamplingParams`."""
-        self.engine = engine
+    def __init__(self, engine, prompts, params, kept=None):
+        """Queue prompts, lists of token ids, in an engine that runs nothing else, each with its `SamplingParams`.
+
+        `kept`: (model, what was asked for) where the engine goes back to `spare.py` when all is written.
+        """
+        self.engine, self._kept = engine, kept
         self.completions = [Completion(prompt_ids=ids, token_ids=[]) for ids in prompts]
         self.prompt_tokens = sum(map(len, prompts))
         self.prefill_seconds = self.decode_seconds = 0.0
@@ -84,6 +87,13 @@ class Generation:
             self.engine.abort_request(request_id)
         while any(map(self.engine.is_unfinished, self._places)):
             self.engine.step()
+        self._give_back()
+
+    def _give_back(self):
+        """Let a later call have the engine, if that has nothing to do any more."""
+        if self._kept is not None and not self.engine.has_unfinished_requests():
+            spare.give(*self._kept, self.engine)
+            self._kept = None
 
     @property
     def completion(self):
@@ -133,6 +143,8 @@ class Generation:
                 index = self._open[0]
                 while self._ahead[index]:
                     self._hand_out(index, *self._ahead[index].popleft())
+        if not self._open:
+            self._give_back()
 
     def _keep(self, index, *news):
         """Keep a token of a prompt until the others have one, too."""
@@ -179,7 +191,8 @@ def generate(
     keys and values of a byte each. `chunk` tokens of a prompt (default: 512, on a GPU 4096) are run at a time,
     `decode_threads` (default: as many as for prompts) threads compute the tokens that follow.
     An `engine` (`infinicore.lm.engine.Engine`) that runs nothing else keeps its cache for later calls, and the four
-    options before have no effect: what prompts and answers share is not computed again.
+    options before have no effect: what prompts and answers share is not computed again. On a GPU the next call with the
+    same options takes the engine of the one before, if that is not large: its graphs need not be recorded again.
     Raises ValueError or TypeError for what cannot be done, before anything is computed.
     """
     given = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p, seed=seed)
@@ -205,8 +218,15 @@ def generate(
     if engine is None:
         longest = max(len(ids) + limit for ids, limit in zip(prompts, limits))
         options = dict(cache=cache, chunk=chunk, decode_threads=decode_threads, kv_cache_dtype=kv_cache_dtype)
-        engine = make_engine(model, len(prompts), longest, **options)
-    elif engine.has_unfinished_requests():
+        if not spare.worth_keeping(model):
+            return Generation(make_engine(model, len(prompts), longest, **options), prompts, each)
+        asked = len(prompts), spare.room(longest, context), *options.values()
+        engine = spare.take(model, asked)
+        if engine is None:
+            engine = make_engine(model, *asked[:2], **options)
+            engine.let_go_of_model()
+        return Generation(engine, prompts, each, (model, asked))
+    if engine.has_unfinished_requests():
         raise ValueError("`engine` still writes something else: end that, or `close()` an earlier generation")
     return Generation(engine, prompts, each)
 

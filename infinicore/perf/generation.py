@@ -101,25 +101,13 @@ class Ours:
     def __init__(self, path, dtype, room, device="cpu", quantize=None):
         from .. import models
 
-        self.model, self.engine = models.from_pretrained(path, device=device, quantize=quantize), None
+        self.model = models.from_pretrained(path, device=device, quantize=quantize)
 
     def start(self, prompts, steps):
         options = {"max_new_tokens": steps + 1, "temperature": 0.0, "ignore_eos": True}
         self.sequences = len(prompts)
-        if steps > 1:
-            options["engine"] = self._engine_for(prompts, steps)
         self.generation = self.model.generate(prompts if self.sequences > 1 else prompts[0], **options)
         self._next()
-
-    def _engine_for(self, prompts, steps):
-        """One that writes so many tokens to the end: it keeps its graphs, which take 30 to 45 ms to record on a GPU."""
-        from ..lm.generation import make_engine
-
-        key = len(prompts), max(map(len, prompts)) + steps + 1
-        if self.engine is None or self.engine[0] != key:
-            self.engine = None
-            self.engine = key, make_engine(self.model, *key)
-        return self.engine[1]
 
     def _next(self):
         return [next(self.generation).token_id for _ in range(self.sequences)]

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import time
+import weakref
 
 import numpy as np
 
@@ -108,6 +109,15 @@ class Engine:
         self._stats = EngineStats(num_blocks=num_blocks, block_size=block_size)
         self._eos_ids = ids_in("generation_config.json", model.generation_config, "eos_token_id")
         self._eos_ids = tuple(self._eos_ids or model.config.eos_token_ids)
+
+    @property
+    def nbytes(self):
+        """Bytes of keys, values, and of what recorded steps compute."""
+        return self._runner.nbytes
+
+    def let_go_of_model(self):
+        """Know the model only as long as somebody else has it."""
+        self.model = self._runner.model = weakref.proxy(self.model)
 
     @property
     def adapters(self):

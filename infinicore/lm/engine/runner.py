@@ -71,6 +71,11 @@ class Runner:
         self._goes_ahead = not device.backend.reports_at_once and (model.ranks is None or model.ranks.records)
         self._ahead = False  # whether the step after the last one is under way
 
+    @property
+    def nbytes(self):
+        """Bytes of keys, values, and of what recorded steps compute."""
+        return self.cache.nbytes + sum(one.graph.nbytes for one in self._graphs.values())
+
     def run(self, batch):
         """(logits, wanted, ids, place) of a step.
 
