@@ -313,11 +313,12 @@ def _run_few_rows(dtype):
 
 
 def _start_threads():
-    """The parallel driver, the parallel replay of graphs and `first_touch`, which small models never reach."""
+    """The parallel driver, its workers, the replays of graphs and `first_touch`: small models may need none of them."""
     from .kernels import kernel
     from .kernels.cpu import threads
 
     threads.driver()
+    threads.load_driver("work", "own")
     threads.load_driver("replay", "args, lo, hi")
     threads.load_driver("replay_serial", "args, lo, hi")
     kernel("measure.touch.pages")
