@@ -29,16 +29,7 @@ define void @sim_new(i32 %at, i32 %count) {
   ret void
 }
 define void @sim_wait(i32 %at, i32 %parity) {
-entry:
-  br label %ask
-ask:
-  %done = call i32 @py_done(i32 %at, i32 %parity)
-  %over = icmp ne i32 %done, 0
-  br i1 %over, label %end, label %stay
-stay:
-  call void @stay_for_shared()
-  br label %ask
-end:
+  call void @sim_wait_either(i32 %at, i32 %at, i32 %parity)
   ret void
 }
 define void @sim_wait_either(i32 %at, i32 %other, i32 %parity) {
