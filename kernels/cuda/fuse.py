@@ -214,16 +214,16 @@ def _of_panels(types, words):
     return _Product(PACKED_STREAM, types[1], parameters, rows, words[PACKED_STREAM.k], bias, out, WARP * PACKED_WARPS)
 
 
-_PRODUCTS = {"gemm.stream": _of_floats, "quant.stream": _of_panels}
+_PRODUCTS = {"gemm.stream": _of_floats, "quant.stream": _of_panels, "quant.floats": _of_panels}
 _MAKING = {"gemm.stream": "product_8_", "quant.stream": "product_2_"}  # products of few rows that can make x
-_WITH_GATE = {"gemm.stream": ("product_8_",), "quant.stream": ("product_2_", "product_8_")}
+_WITH_GATE = {"gemm.stream": "product_8_", "quant.stream": "product_2_", "quant.floats": "product_8_"}
 
 
 def _made_product(rows, names, kernels):
     """The same of what makes x and the product with it."""
     (first, second), ((kind, *types), (other, *of_product)) = rows, names
     family, _, name = other.rpartition(".")
-    if kind not in _MAKERS or family not in _PRODUCTS or not name.startswith(_MAKING[family]):
+    if kind not in _MAKERS or family not in _PRODUCTS or not name.startswith(_MAKING.get(family, ())):
         return None
     words = _words(second)
     made, of = _MAKERS[kind](kind, types, _words(first), first[3]), _PRODUCTS[family](of_product, words)
@@ -279,7 +279,7 @@ def _in_turn(words, name, types, half, kernels):
     return (int(name.rpartition("_")[2]), items) if 2 * -(-items // blocks) <= -(-2 * items // blocks) else None
 
 
-_GATING = {"gemm.stream": _halves, "quant.stream": _in_turn}
+_GATING = {"gemm.stream": _halves, "quant.stream": _in_turn, "quant.floats": _in_turn}
 
 
 def _gating_product(rows, names, kernels):

@@ -26,14 +26,15 @@ def _of_panels(block):
     return [(block[PACKED_STREAM.weight0 + i], block[PACKED_STREAM.weight0 + i] + sizes[i]) for i in range(3)]
 
 
-MATRICES = {"gemm.stream": _of_floats, "quant.stream": _of_panels}  # what early kernels read: (address, end)
+# What early kernels read: (address, end).
+MATRICES = {"gemm.stream": _of_floats, "quant.stream": _of_panels, "quant.floats": _of_panels}
+_PANELS = {getattr(PACKED_STREAM, f"{name}{i}") for name in ("weight", "map_w", "map_p") for i in range(3)}
 _READ = {  # places of addresses of what is only read: an embedding may be a head's matrix, too
     "array.gather": {GATHER_ROWS.x},
     "gemm.stream": {STREAM.w, STREAM.map_w},
-    "quant.stream": {
-        getattr(PACKED_STREAM, f"{name}{i}") for name in ("weight", "map_w", "map_p") for i in range(3)
-    },
-}  # fmt: skip
+    "quant.stream": _PANELS,
+    "quant.floats": _PANELS,
+}
 
 
 def beside(rows, kernels):

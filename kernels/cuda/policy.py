@@ -8,7 +8,15 @@ from .attention.sizes import FEW_TILES, GROUPED_SIZES, GROUPED_WARPS, TILES, gro
 from .comm.sizes import JOIN_WARPS, PACKET_THREADS
 from .comm.sizes import THREADS as PEER_THREADS
 from .conv.sizes import THREADS as CONV_THREADS
-from .gemm.sizes import DIGIT_ROWS, STREAM_BANDS, STREAM_BYTES, STREAM_PANELS, STREAM_WARPS, packed_warps
+from .gemm.sizes import (
+    DIGIT_ROWS,
+    PACKED_WARPS,
+    STREAM_BANDS,
+    STREAM_BYTES,
+    STREAM_PANELS,
+    STREAM_WARPS,
+    float_warps,
+)
 from .linalg.sizes import EXCHANGE_SHARED, SOLVE_SHARED
 from .reduce.sizes import SWEEP_SHARED, SWEEP_THREADS
 
@@ -308,26 +316,40 @@ OWN = {
     **{f"gemm.rows.product_{tokens}": _HEAD_ROW for tokens in (1, 2, 4)},
     **{f"gemm.few.product_{tokens}": _ROW._replace(blocks=2) for tokens in (8, 16)},
     **{
-        f"{folder}.stream.{name}_{tokens}_{bands}": Shape(
+        f"quant.floats.{name}_{tokens}_{bands}": Shape(
             "grid",
-            threads=32 * (2 + (warps[tokens] if folder == "gemm" else packed_warps(tokens, bands))),
+            threads=32 * (2 + float_warps(tokens, bands)),
             shared=STREAM_BYTES,
             blocks=1,
             resident=1,
             fixed=True,
             early=True,
         )
-        for folder, name, counts, warps in (
-            ("gemm", "product", STREAM_BANDS, {8: STREAM_WARPS, 16: STREAM_WARPS}),
+        for name, tokens in (("product", 8), ("product", 16), ("gating", 8))
+        for bands in STREAM_PANELS
+    },
+    **{
+        f"{module}.{name}_{tokens}_{bands}": Shape(
+            "grid",
+            threads=32 * (2 + warps),
+            shared=STREAM_BYTES,
+            blocks=1,
+            resident=1,
+            fixed=True,
+            early=True,
+        )
+        for module, name, warps, counts, rows in (
+            ("gemm.stream", "product", STREAM_WARPS, STREAM_BANDS, (8, 16)),
             *(
-                ("gemm", name, STREAM_BANDS, {8: STREAM_WARPS})
+                ("gemm.stream", name, STREAM_WARPS, STREAM_BANDS, (8,))
                 for name in "lean normed gated gating normed_gating telling heard heard_gating".split()
             ),
-            ("quant", "product", STREAM_PANELS, (DIGIT_ROWS, 8, 16)),
-            *(("quant", name, STREAM_PANELS, (DIGIT_ROWS,)) for name in "normed gated normed_gating".split()),
-            ("quant", "gating", STREAM_PANELS, (DIGIT_ROWS, 8)),
+            *(
+                ("quant.stream", name, PACKED_WARPS, STREAM_PANELS, (DIGIT_ROWS,))
+                for name in "product normed gated gating normed_gating".split()
+            ),
         )
-        for tokens in warps
+        for tokens in rows
         for bands in counts
     },
 }

@@ -1,5 +1,5 @@
 """A ring of stages in shared memory that two warps of a block fill by the copy engine, one with a matrix, the other
-with rows of x, for those that multiply, and the sums of these: `gemm/stream.py` and `quant/stream.py`.
+with rows of x, for those that multiply, and the sums of these: `gemm/stream.py`, `quant/stream.py`, `quant/floats.py`.
 
 Three barriers for each stage say that the matrix is there, that x is there, and that the stage is free. x of up to 32
 KB lies beside the ring, as a whole, and the first stage's barrier says so; where kernels make x, it says that they may
@@ -103,18 +103,20 @@ def tell(there):
 
 
 @jit.inline
-def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, stride, whole):
-    """What one warp does: it brings x for each step of all items, or once, behind the launches before this one."""
+def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, lines, stride, whole):
+    """What one warp does: it brings x for each step of all items, or once, behind the launches before this one: of each
+    64 of k so many `lines`, which are zeros behind its rows.
+    """
     stage, phase, first_lane = 0, 1, thread() % WARP == 0
     if first_lane:
         fetch_map(tensor)
     wait_for_others()
     if whole != 0:
         if x & 15 != 0:
-            carry(to, x, 0, tokens, tokens, stride, 0, k >> 6, k)
+            carry(to, x, 0, lines, tokens, stride, 0, k >> 6, k)
             tell(barriers + X)
         elif first_lane:
-            barrier_expect(barriers + X, 2 * k * tokens)
+            barrier_expect(barriers + X, 2 * k * lines)
             copy_tile(to, tensor, 0, 0, 0, 0, barriers + X)
         return
     for _ in range(block(), hi, blocks()):
@@ -122,10 +124,10 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
             here, place = stage_of(barriers, to, stage_bytes, stage)
             barrier_wait(here + FREE, phase)
             if x & 15 != 0:
-                carry(place, x, 0, tokens, tokens, stride, start, slabs, k)
+                carry(place, x, 0, lines, tokens, stride, start, slabs, k)
                 tell(here + X)
             elif first_lane:
-                barrier_expect(here + X, slabs * 128 * tokens)
+                barrier_expect(here + X, slabs * 128 * lines)
                 copy_tile(place, tensor, 0, 0, start >> 6, 0, here + X)
             stage, phase = following(stage, phase, stages)
 

@@ -86,6 +86,17 @@ def load_shared(typingctx, at, T, width, count, step):
     return Vector(dtype, width_of * count_of)(at, T, width, count, step), codegen
 
 
+@intrinsic
+def settled(typingctx, at):
+    """A shared address that the compiler takes as it is: places a known number of bytes behind it need no addition."""
+
+    def codegen(context, builder, sig, args):
+        at = builder.trunc(context.cast(builder, args[0], sig.args[0], types.int64), I32)
+        return builder.zext(asm(builder, "mov.b32 $0, $1;", "=r,r", [at], I32), I64)
+
+    return types.int64(at), codegen
+
+
 @intrinsic(prefer_literal=True)
 def load_quads(typingctx, at, count, step, bits):
     """`count` (a literal) times four float32, `step` bytes apart, from a global address on, as a vector.
@@ -327,6 +338,14 @@ def digits(typingctx, v):
     return Vector(types.uint32, 3)(v), codegen
 
 
+def twice(value, name):
+    """The bits of a word of a number of a type of 16 bits, twice."""
+    bits = struct.unpack("H", struct.pack("e", value))[0]
+    if name == "ic_bfloat16":
+        bits = struct.unpack("I", struct.pack("f", value))[0] >> 16
+    return bits << 16 | bits
+
+
 def _masked(builder, value, mask, base, inverted=False):
     """value & mask | base in one instruction (lop3, 9.7.7.6): of `and` and `or` with two constants ptxas makes two."""
     table = 0xAE if inverted else 0xEA  # of ~value, or value
@@ -347,25 +366,37 @@ def spread_bytes(typingctx, word, zero, T):
     name = T.instance_type.name
 
     def codegen(context, builder, sig, args):
-        def each(bits):
-            return ir.Constant(I32, bits << 16 | bits)
-
-        kind, one, base = ("bf16", 0x3F80, 0x4300) if name == "ic_bfloat16" else ("f16", 0x3C00, 0x6400)
         found = []
         for choice in (0x4140, 0x4342):
-            value = asm(builder, f"prmt.b32 $0, $1, 0, {choice};", "=r,r", [args[0]], I32)
-            if kind == "bf16" and level == 128:
-                minus = _masked(builder, value, 0x800080, 0xC300C300, inverted=True)
-                value = _masked(builder, value, 0x7F007F, base << 16 | base)
-            elif kind == "bf16":
-                minus = each(struct.unpack("I", struct.pack("f", -128.0 - level))[0] >> 16)
-            else:
-                minus = each(struct.unpack("H", struct.pack("e", -1024.0 - level))[0])
-            if kind != "bf16" or level != 128:
-                value = builder.or_(value, each(base))
-            text = f"fma.rn.{kind}x2 $0, $1, $2, $3;"
-            found.append(asm(builder, text, "=r,r,r,r", [value, each(one), minus], I32))
+            halves = asm(builder, f"prmt.b32 $0, $1, 0, {choice};", "=r,r", [args[0]], I32)
+            found.append(_spread(builder, halves, level, name))
         return _vector(builder, found)
+
+    return Vector(types.uint32, 2)(types.uint32, zero, T), codegen
+
+
+def _spread(builder, word, level, name):
+    """The lower bytes of both halves of a word minus `level` as floats."""
+    narrow = name == "ic_bfloat16"
+    minus = ir.Constant(I32, twice((-128.0 if narrow else -1024.0) - level, name))
+    if narrow and level == 128:
+        minus = _masked(builder, word, 0x800080, 0xC300C300, inverted=True)
+    value = _masked(builder, word, 0x7F007F if narrow else 0xFF00FF, twice(128.0 if narrow else 1024.0, name))
+    text = f"fma.rn.{'bf16' if narrow else 'f16'}x2 $0, $1, $2, $3;"
+    return asm(builder, text, "=r,r,r,r", [value, ir.Constant(I32, twice(1.0, name)), minus], I32)
+
+
+@intrinsic(prefer_literal=True)
+def spread_even_bytes(typingctx, word, zero, T):
+    """The same, but bytes 0 and 2 in one word, 1 and 3 in the other: a shift for all, not an instruction for two."""
+    level = literal_of(zero)
+    if level is None:
+        return None
+    name = T.instance_type.name
+
+    def codegen(context, builder, sig, args):
+        moved = builder.lshr(args[0], ir.Constant(I32, 8))
+        return _vector(builder, [_spread(builder, word, level, name) for word in (args[0], moved)])
 
     return Vector(types.uint32, 2)(types.uint32, zero, T), codegen
 

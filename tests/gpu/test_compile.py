@@ -155,12 +155,13 @@ TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}
         ("gemm.stream.telling_8_4", HALVES | {"SIZE": 2}),
         ("gemm.stream.heard_gating_8_4", HALVES | {"TEAM": 256, "PIECES": 3, "GATE": TABLE["swiglu"], "SIZE": 3}),
         ("quant.stream.normed_gating_2_7", PANELS | {"TEAM": 128, "PIECES": 4, "GATE": TABLE["swiglu"]}),
-        ("quant.stream.product_8_7", PANELS),
+        ("quant.floats.product_8_7", PANELS),
         ("quant.stream.product_2_7", PANELS),
         ("quant.stream.product_2_2", PANELS | {"F": "uint8"}),
         ("quant.stream.normed_2_7", PANELS | {"TEAM": 128, "PIECES": 4}),
         ("quant.stream.gated_2_7", PANELS | {"RULE": TABLE["swiglu"]}),
-        ("quant.stream.product_16_3", {"F": "q4_k", "T": "float16", "SLABS": 8, "PARAMS": 640}),
+        ("quant.floats.product_16_7", PANELS | {"SLABS": 4, "PARAMS": 256}),
+        ("quant.floats.product_16_3", {"F": "q4_k", "T": "float16", "SLABS": 8, "PARAMS": 640}),
         ("attention.rope.rope_halves_write", TURNED),
         ("attention.grouped.turned_halves_128", TURNED),
         ("attention.grouped.turned_interleaved_64", TURNED),
@@ -174,7 +175,8 @@ def test_who_waits_for_the_launches_before(name, types):
     _, _, ptx = load.compiled(label, render.stub(name, types, "cuda"), "sm_90a", shape)
     text = ptx.decode()
     first, wait = text.index("griddepcontrol.launch_dependents"), text.index("griddepcontrol.wait")
-    assert first < wait and shape.early == ("stream" in name) and shape.early == ("bar.sync" in text[:wait])
+    early = name.startswith(("gemm.stream", "quant.stream", "quant.floats"))
+    assert first < wait and shape.early == early and shape.early == ("bar.sync" in text[:wait])
     write, source = "attention.kvcache.write", render.stub("attention.kvcache.write", {"T": "uint16"}, "cuda")
     _, _, older = load.compiled(f"{write}-uint16", source, "sm_80", policy.shape(write))
     assert b"griddepcontrol" not in older

@@ -68,8 +68,8 @@ def test_quantised_weights(name, shift, k, dtype, device, rng):
         x, bias = tensor(rng, (rows, k), dtype, device), tensor(rng, sum(sizes), dtype, device)
         y = ic.linear_quantized(x, [weight.to(device) for weight in weights], bias, activations="float")
         agree(y, rounded(x) @ np.concatenate(exact).T + rounded(bias), dtype)
-    used = [name for name in device.backend.kernels.used if name.startswith("quant.")]
-    assert used and all(name.startswith("quant.stream.product") for name in used)
+    used = [name.partition("-")[0].rpartition("_")[0] for name in device.backend.kernels.used]
+    assert used == ["quant.stream.product_2", "quant.floats.product_16"]
 
 
 @pytest.mark.skipif(LANES != 16, reason="panels have 16 rows with AVX-512 alone")
@@ -178,9 +178,11 @@ def test_gates_behind_a_product(kind, rows, k, half, dtype, normed, device, rng,
         return [y, ic.silu_and_mul(y)] + [a] * normed
 
     before, after, names = replayed(device, run)
-    together, family = normed and rows <= fuse.MOST_MADE, "gemm.stream" if kind == "floats" else "quant.stream"
+    together, family = normed and rows <= fuse.MOST_MADE, "gemm.stream"
     assert len(names) == 1 + (normed and not together)
-    tokens = TOKENS[family] if rows <= 2 else 8
+    if kind != "floats":
+        family = "quant.stream" if rows <= 2 else "quant.floats"
+    tokens = 2 if family == "quant.stream" else 8
     assert names[-1].startswith(f"{family}.{'normed_' * together}gating_{tokens}_")
     same_bits(before, after)
 

@@ -182,6 +182,9 @@ define i32 @sim_tf32(float %x) {
   %all = and i32 %more, -8192
   ret i32 %all
 }
+define i32 @sim_same(i32 %a) {
+  ret i32 %a
+}
 define i32 @sim_low_halves(i32 %a, i32 %b) {
   %low = and i32 %a, 65535
   %high = shl i32 %b, 16
@@ -344,6 +347,7 @@ ASM = {
     "prefetch.tensormap": "sim_fetch", "prefetch.global": "sim_fetch",
     "fence.": "sim_nothing", "griddepcontrol.wait": "sim_nothing", "ld.shared.u32": "sim_lds",
     "ld.shared.v2.u32": "sim_lds2", "ld.shared.v4.u32": "sim_lds4", "st.shared.v4.b32": "sim_sts4",
+    "mov.b32 $0, $1": "sim_same",
     "prmt.b32 $0, $1, $2, 0x5410": "sim_low_halves", "prmt.b32 $0, $1, $2, 0x7632": "sim_high_halves",
     f"prmt.b32 $0, $1, 0, {0x4140}": "sim_low_bytes", f"prmt.b32 $0, $1, 0, {0x4342}": "sim_high_bytes",
     f"prmt.b32 $0, $1, 0, {0xBB99}": "sim_halves_below",

@@ -1,7 +1,7 @@
 """Sizes of products of few rows that both their kernels and plans know; no Numba here."""
 
 STREAM_WARPS = 8  # of `stream.py`: those that multiply, beside two that bring operands
-PACKED_WARPS = 16  # the same of `quant/stream.py`, but for `packed_warps`
+PACKED_WARPS = 16  # the same of `quant/stream.py`
 DIGIT_ROWS = 2  # of x that it takes as integers
 STREAM_BANDS = (1, 2, 3, 4)  # of 16 rows of the matrix that a block has at a time
 STREAM_PANELS = (1, 2, 3, 4, 7)  # the same of quantised weights
@@ -28,6 +28,11 @@ def stream_head(tokens, bands):
     return -(-(STREAM_BARRIERS + 4 * STREAM_WARPS * tokens * (16 * bands + 4)) // 1024) * 1024
 
 
+def float_warps(tokens, bands):
+    """Those of `quant/floats.py` that multiply: 18 of a block have 96 registers each, 10 of it 168."""
+    return STREAM_WARPS if tokens > 8 and bands > 4 else 2 * STREAM_WARPS
+
+
 def rounded(nbytes):
     """In whole patterns of the swizzle."""
     return -(-nbytes // 1024) * 1024
@@ -52,11 +57,6 @@ def stream_ring(head, share, rows, k):
     slabs, whole = max(4, min(_STEP // (128 * share), k // 64) // 4 * 4), whole_bytes(rows, k)
     stage = rounded(slabs * 128 * (share + (0 if whole else rows)))
     return slabs, stages_of(STREAM_BYTES - head - whole - 1024, stage)
-
-
-def packed_warps(tokens, bands):
-    """Those of a kernel for so many rows of x and panels: 18 of a block have 96 registers each, 10 of it 168."""
-    return PACKED_WARPS // 2 if tokens > 8 and bands > 4 else PACKED_WARPS
 
 
 def digit_bytes(rows, k):

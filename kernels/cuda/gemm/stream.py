@@ -302,8 +302,8 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
             else:
                 bring_x(
                     barriers, x_whole if whole else ring + matrix, stages, stage_bytes, hi, k, slabs,
-                    address(args) + 8 * STREAM.map_x, load(args, STREAM.map_x), count, load(args, STREAM.x_stride),
-                    whole,
+                    address(args) + 8 * STREAM.map_x, load(args, STREAM.map_x), count, count,
+                    load(args, STREAM.x_stride), whole,
                 )  # fmt: skip
         else:
             code = multiply(args, barriers, x_whole, ring, stage_bytes, memory, hi, T, R, ACT, HOW, PIECES, GATE, SIZE)

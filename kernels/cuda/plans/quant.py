@@ -1,5 +1,7 @@
 """Products with quantised weights: few rows read the weight as it lies, for many it becomes floats first."""
 
+from typing import NamedTuple
+
 from ...blocks.cuda import PACKED_STREAM
 from ...blocks.quant import PRODUCT, VALUES
 from ...build.load import elsewhere, kernel
@@ -12,10 +14,10 @@ from ...problems.quant import QuantizedProduct
 from ..gemm.sizes import (
     DIGIT_ROWS,
     PACKED_AHEAD,
+    PACKED_WARPS,
     STREAM_BYTES,
     STREAM_PANELS,
     digit_bytes,
-    packed_warps,
     panel_step,
     rounded,
     stages_of,
@@ -58,6 +60,19 @@ def product(problem):
     return Plan(together or tuple(launches))
 
 
+class _Sizes(NamedTuple):
+    """Of a launch on Hopper: the kernel, panels of a block at a time, slabs of 64 of k in a step, stages of the ring,
+    and rows of x in shared memory, as a whole or (0) not.
+    """
+
+    kernel: str
+    share: int
+    slabs: int
+    stages: int
+    lines: int
+    whole: int
+
+
 def _streamed(p, columns):
     """The launches for up to three weights of a format at a time on Hopper; () where they do not lie as these ask."""
     kinds = {(weight.format, weight.shift) for weight in p.weights}
@@ -65,40 +80,49 @@ def _streamed(p, columns):
         return ()
     ((name, shift),) = kinds
     form, launches, column = FORMATS[name], [], 0
-    units_each = 1 if form.flat else SUPER // UNIT if form.is_super else 1 << shift
     for first in range(0, len(p.weights), AT_ONCE):
         weights = p.weights[first : first + AT_ONCE]
-        share = gemm.share_of(sum(weight.n for weight in weights), LANES * STREAM_PANELS[-1], LANES) // LANES
-        tokens, bands = _tokens(p), next(n for n in STREAM_PANELS if n >= share)
-        rows, warps = 0 if whole_bytes(p.rows, p.k) else p.rows, packed_warps(tokens, bands)
-        slabs = panel_step(p.k, units_each, 2 * panels.unit_bytes(form), share, warps, rows)
-        if not slabs:
+        sizes = _sizes(p, form, shift, sum(weight.n for weight in weights))
+        if sizes is None:
             return ()
-        sizes = share, slabs, units_each, tokens, bands
         launches.append(_stream(p, form, shift, columns, (first, column), weights, sizes))
         column += sum(weight.n for weight in weights)
     return tuple(launches)
 
 
-def _tokens(p):
-    """Of the kernel: how many rows of x there may be."""
-    if p.rows <= DIGIT_ROWS and whole_bytes(p.rows, p.k):
-        return DIGIT_ROWS
-    return 8 if p.rows <= TOKENS else 16
+def _units_each(form, shift):
+    """Units of 32 of k with a record of parameters."""
+    return 1 if form.flat else SUPER // UNIT if form.is_super else 1 << shift
+
+
+def _params(form, shift, slabs):
+    """Bytes of the parameters of a panel in a step."""
+    return 0 if form.flat else 2 * slabs // _units_each(form, shift) * panels.record_bytes(form)
+
+
+def _sizes(p, form, shift, n):
+    """Those of a launch for n rows of weights; None where no step fits."""
+    few = p.rows <= DIGIT_ROWS and whole_bytes(p.rows, p.k) > 0
+    lines, warps = (p.rows, PACKED_WARPS) if few else (8, 16) if p.rows <= 8 else (16, 8)
+    share, whole = gemm.share_of(n, LANES * STREAM_PANELS[-1], LANES) // LANES, whole_bytes(lines, p.k)
+    bands = next(count for count in STREAM_PANELS if count >= share)
+    slabs = panel_step(p.k, _units_each(form, shift), 2 * panels.unit_bytes(form), share, warps, 0 if whole else lines)
+    if not slabs:
+        return None
+    stage = rounded(share * 2 * slabs * panels.unit_bytes(form)) + rounded(share * _params(form, shift, slabs))
+    stage += 0 if whole else rounded(slabs * 128 * lines)
+    beside = stream_head(DIGIT_ROWS if few else lines, bands) + whole + (digit_bytes(p.rows, p.k) if few else 0)
+    beside += (bands - share) * 2 * slabs * panels.unit_bytes(form)  # what the last bands read behind their rows
+    name = f"stream.product_{DIGIT_ROWS}" if few else f"floats.product_{lines}"
+    return _Sizes(f"{name}_{bands}", share, slabs, stages_of(STREAM_BYTES - beside, stage), lines, whole)
 
 
 def _stream(p, form, shift, columns, begin, weights, sizes):
-    """One of these launches, `share` panels and `slabs` times 64 of k at a time."""
-    (first, column), units, (share, slabs, units_each, tokens, bands) = begin, p.k // UNIT, sizes
+    """One of these launches."""
+    (first, column), units, share, slabs = begin, p.k // UNIT, sizes.share, sizes.slabs
     size, planes = panels.panel_bytes(form, p.k, shift), units * panels.unit_bytes(form)
-    params = 0 if form.flat else 2 * slabs // units_each * panels.record_bytes(form)
+    params = _params(form, shift, slabs)
     width = max((w for w in range(16, 257, 16) if params % w == 0), default=16)
-    whole = whole_bytes(p.rows, p.k)
-    stage = rounded(share * 2 * slabs * panels.unit_bytes(form)) + rounded(share * params)
-    stage += 0 if whole else rounded(slabs * 128 * p.rows)
-    beyond = (bands - share) * 2 * slabs * panels.unit_bytes(form)  # what the last bands read behind their rows
-    beside = whole + (digit_bytes(p.rows, p.k) if tokens == DIGIT_ROWS else 0)
-    stages = stages_of(STREAM_BYTES - stream_head(tokens, bands) - beside - beyond, stage)
     numbers, items, maps, at = {}, [0], {}, {name: (name, 2 * column) for name in ("y", "bias")}
     for i in range(AT_ONCE):
         weight = weights[min(i, len(weights) - 1)]
@@ -117,12 +141,12 @@ def _stream(p, form, shift, columns, begin, weights, sizes):
         )  # fmt: skip
     ends = [end if number < len(weights) else 1 << 40 for number, end in enumerate(items[1:], 1)]
     del numbers["column0"]
+    in_step = p.k // 64 if sizes.whole else slabs
     one = launch(
-        kernel(f"quant.stream.product_{tokens}_{bands}", F=form.name, T=p.dtype, SLABS=slabs, PARAMS=params),
-        PACKED_STREAM, items[-1], 1, at, tokens=p.rows, k=p.k, y_stride=columns, share=share, stages=stages,
-        shift=shift, panel_bytes=size, items1=ends[0], items2=ends[1], ahead=PACKED_AHEAD, whole=int(whole > 0),
-        map_x=gemm.slabs_map(p.dtype, p.rows, p.k, p.k, p.k // 64 if whole else slabs),
-        **numbers, **maps,
+        kernel(f"quant.{sizes.kernel}", F=form.name, T=p.dtype, SLABS=slabs, PARAMS=params),
+        PACKED_STREAM, items[-1], 1, at, tokens=p.rows, k=p.k, y_stride=columns, share=share, stages=sizes.stages,
+        shift=shift, panel_bytes=size, items1=ends[0], items2=ends[1], ahead=PACKED_AHEAD, whole=int(sizes.whole > 0),
+        map_x=gemm.slabs_map(p.dtype, p.rows, p.k, p.k, in_step, sizes.lines), **numbers, **maps,
     )  # fmt: skip
     places = [(PACKED_STREAM.map_x, "x", 0)]
     for i in range(AT_ONCE):
