@@ -2,11 +2,13 @@
 
 Real weights and texts come from `INFINICORE_TEST_DATA`, else from a folder `shared` beside the checkout;
 a test that needs them skips where neither exists. Tests marked `slow` run with `--slow`, those marked `long` with
-`--long`: they take minutes to an hour, or measure a machine that has nothing else to do.
+`--long`: they take minutes to an hour, measure a machine that has nothing else to do, or are cases that differ from
+others in a dtype alone (`in_turn`).
 """
 
 import importlib.util
 import os
+from collections import defaultdict
 from pathlib import Path
 
 # Before torch loads libgomp: workers that spin without end make two OpenMP runtimes in one process crawl.
@@ -27,7 +29,29 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where ops compute: cpu, host2 (tests/host2.py) or cuda")
 
 
+def _take_turns(items):
+    """Mark `long` what `@pytest.mark.in_turn("dtype")` leaves out: for each combination of a test's other parameters,
+    all values of this one but one. Each value has its turn; a test that is asked for by its name runs.
+    """
+    groups, seen = defaultdict(list), defaultdict(dict)
+    for item in items:
+        mark = item.get_closest_marker("in_turn")
+        if mark:
+            test, others = item.nodeid.partition("[")[0], []
+            for name, value in item.callspec.params.items():
+                if name not in mark.args:
+                    places = seen[test, name]  # of values, in the order in which they come
+                    others.append(places.setdefault(id(value), len(places)))
+            groups[test, *others].append(item)
+    for (_, *others), group in groups.items():
+        for i, item in enumerate(group):
+            if i != sum(others) % len(group):
+                item.add_marker("long")
+
+
 def pytest_collection_modifyitems(config, items):
+    if config.getoption("--device") != "cuda":  # where kernels are others
+        _take_turns(items)
     left_out = [mark for mark in MARKS if not config.getoption(f"--{mark}")]
     for item in items:
         for mark in left_out:

@@ -44,6 +44,7 @@ def compare(torch, name, x, target, weight, options, dtype, rng):
         np.testing.assert_allclose(wide(ours.grad), theirs, rtol=tolerance, atol=tolerance * scale)
 
 
+@pytest.mark.in_turn("reduction")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_cross_entropy_against_pytorch(dtype, reduction, rng):

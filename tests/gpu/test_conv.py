@@ -176,6 +176,7 @@ _WHOLE = {
 }
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("bounds", [{}, {"_BYTES": 30_000}, {"_PARTS": 0}], ids=["whole", "in turn", "in one row"])
 @pytest.mark.parametrize("case", _WHOLE)
@@ -212,6 +213,7 @@ _VOLUMES = {
 }
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("room", [None, 5 * 32])
 @pytest.mark.parametrize("case", _VOLUMES)
@@ -270,6 +272,7 @@ _CONVOLUTIONS = {
 }
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", _CLOSE, ids=lambda d: d.name)
 @pytest.mark.parametrize("case", _CONVOLUTIONS)
 def test_convolutions_are_those_of_float64(case, dtype, there, rng):
@@ -306,6 +309,7 @@ _POOLS = {
 }
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", [ic.bfloat16, ic.float32, ic.float64], ids=lambda d: d.name)
 @pytest.mark.parametrize("case", _POOLS)
 def test_pools_are_those_of_float64(case, dtype, there, rng):
@@ -325,6 +329,7 @@ _WINDOWS = {
 }
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("case", _WINDOWS)
 def test_pools_on_the_host(case, dtype, rng, monkeypatch):

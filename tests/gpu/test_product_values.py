@@ -51,6 +51,7 @@ def rounded(x):
     return x.cpu().to(ic.float64).numpy()
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("m, n, k", SIZES)
 def test_layouts(m, n, k, dtype, there, rng):
@@ -68,6 +69,7 @@ def test_batches(dtype, there, rng):
     agree(ic.matmul(x, y), rounded(x) @ rounded(y), dtype)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("rows, columns, k", [(1, 77, 72), (6, 130, 264), (20, 64, 4096), (150, 130, 70)])
 def test_what_follows_a_product(rows, columns, k, dtype, there, rng):
@@ -129,6 +131,7 @@ def test_integers_of_8_bits(m, n, k, there, rng):
     np.testing.assert_array_equal(ic.matmul_int8(a, b).cpu().numpy(), want)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("m, n, k", BYTES)
 def test_scaled_products(m, n, k, dtype, there, rng):
@@ -160,6 +163,7 @@ def test_results_are_the_same_each_time(there, rng):
         np.testing.assert_array_equal(rounded(ic.matmul(a, b)), first)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize(
     "name, shift, k",

@@ -204,6 +204,7 @@ class Int8Case(Case):
 NAMES = ("k_scales", "v_scales")
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("size, block_size", [(64, None), (33, 5), (128, 16)])
 def test_int8_storing_and_attention(dtype, size, block_size, rng):

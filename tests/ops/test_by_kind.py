@@ -66,6 +66,7 @@ def test_convolutions(rng, dims, dtype, options):
         function(ours(values[0]), ours(values[1][0]), **options)
 
 
+@pytest.mark.in_turn("dims")
 @pytest.mark.parametrize("dtype", INTEGERS)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_maxima_of_windows(rng, dtype, dims):

@@ -9,6 +9,8 @@ from infinicore.kernels import OPS
 import infinicore as ic
 from infinicore.dispatch.functions import FUNCTIONS
 
+from ..in_turn import in_turn
+
 ELEMENTWISE = [op for op in OPS.values() if op.scalar and op.result != "given"]
 SIZES = [1, 3, 17, 257, 1000]
 CHECKED = ("float32", "float64", "bfloat16", "float16", "int32", "int64", "uint8", "bool")
@@ -59,7 +61,7 @@ def check(op, dtype, result, expected):
         np.testing.assert_array_equal(ours, expected.astype(ours.dtype))
 
 
-@pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
+@pytest.mark.parametrize("op, dtype", in_turn(CASES))
 def test_values_sizes_and_layouts(op, dtype, rng, place):
     function = lambda *tensors: public(op)(*place(tensors))
     for size in SIZES:

@@ -31,7 +31,8 @@ def check(y, x, exact, tolerance):
     assert error.max() < tolerance
 
 
-CASES = [(name, "float32") for name in FORMATS] + [(n, d) for n in ("int8", "q4_k") for d in ("bfloat16", "float16")]
+CASES = [(name, "float32") for name in FORMATS] + [("int8", "bfloat16"), ("q4_k", "float16")]
+CASES += [pytest.param(*case, marks=pytest.mark.long) for case in (("int8", "float16"), ("q4_k", "bfloat16"))]
 
 
 @pytest.mark.parametrize("name, dtype", CASES)

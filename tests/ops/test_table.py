@@ -7,6 +7,8 @@ from infinicore.kernels import OPS
 import infinicore as ic
 from infinicore.dispatch.functions import FUNCTIONS
 
+from ..in_turn import in_turn
+
 SAMPLED = [op for op in OPS.values() if not op.scalar and op.samples is not None]
 CASES = [(op, dtype) for op in SAMPLED for dtype in op.dtypes if dtype in ("float32", "float64", "bfloat16", "float16")]
 
@@ -84,7 +86,7 @@ def rounded_samples(op, dtype, rng):
         yield args, kwargs, expected
 
 
-@pytest.mark.parametrize("op, dtype", CASES, ids=[f"{op.name}-{dtype}" for op, dtype in CASES])
+@pytest.mark.parametrize("op, dtype", in_turn(CASES))
 def test_values_in_every_layout(op, dtype, rng, place):
     function = FUNCTIONS[op.name]
     for args, kwargs, expected in rounded_samples(op, dtype, rng):

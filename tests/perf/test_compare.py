@@ -7,6 +7,7 @@ import dataclasses
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -352,9 +353,11 @@ def test_generate_skips_without_data(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="needs transformers")
-def test_generate_agrees_with_transformers(stories):
+@pytest.mark.parametrize("left_out", ["cold start|1 sequence", pytest.param("$^", id="", marks=pytest.mark.long)])
+def test_generate_agrees_with_transformers(stories, left_out):
     # without llama.cpp, whose cache holds float16: 5e-4
-    cases = [dataclasses.replace(c, peers=("transformers",)) for c in suites.cases(quick=True, suites=["generate"])]
+    cases = [c for c in suites.cases(quick=True, suites=["generate"]) if not re.search(left_out, c.name)]
+    cases = [dataclasses.replace(c, peers=("transformers",)) for c in cases]
     rows = compare.compare(cases, compare.Options(threads=1, quick=True))
     for row in rows:
         assert row["ours"] and row["peers"].get("transformers"), row["notes"]
