@@ -75,4 +75,5 @@ setup(
         "infinicore.models.embedded": ["*"],
     },
     ext_modules=extensions(),
+    options={"build_ext": {"parallel": True}},  # a core for each module: 50 s of compiling otherwise
 )

@@ -45,7 +45,8 @@ def test_readme_has_two_commands(root):
 @pytest.mark.slow
 def test_generate_command(root, copy):
     command = _commands(root)[0].replace("install", "install -qq")
-    text = _run(command + " --temperature 0 --max-new-tokens 40", copy)
+    # the second command is the one that compiles the core, where .ci/run runs it
+    text = _run(command + " --temperature 0 --max-new-tokens 40", copy, INFINICORE_CEXT="off")
     assert len(text.split()) > 10
 
 
