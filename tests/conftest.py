@@ -38,10 +38,12 @@ def _take_turns(items):
         mark = item.get_closest_marker("in_turn")
         if mark:
             test, others = item.nodeid.partition("[")[0], []
-            for name, value in item.callspec.params.items():
-                if name not in mark.args:
-                    places = seen[test, name]  # of values, in the order in which they come
-                    others.append(places.setdefault(id(value), len(places)))
+            for names in (each.args[0] for each in item.iter_markers("parametrize")):
+                names = [name.strip() for name in names.split(",")]
+                if not set(names) & set(mark.args):
+                    places = seen[test, *names]  # of values, in the order in which they come
+                    values = tuple(id(item.callspec.params[name]) for name in names)
+                    others.append(places.setdefault(values, len(places)))
             groups[test, *others].append(item)
     for (_, *others), group in groups.items():
         for i, item in enumerate(group):

@@ -80,6 +80,7 @@ def test_products_by_the_type_of_operands(columns, dtype, result, instruction):
         assert found.spilled <= (100 if "n128" in instruction else 0), found.said
 
 
+@pytest.mark.in_turn("arch")
 @pytest.mark.parametrize(
     "name, types",
     [
@@ -101,6 +102,7 @@ def test_what_other_gpus_see(name, types, arch):
     assembled(ptx, arch)
 
 
+@pytest.mark.in_turn("arch")
 @pytest.mark.parametrize(
     "name, types",
     [
@@ -187,6 +189,7 @@ def test_who_waits_for_the_launches_before(name, types):
 PLACED = {"DIMS": 2, "WIDE": False}
 
 
+@pytest.mark.in_turn("arch")
 @pytest.mark.parametrize(
     "name, types, instructions",
     [
@@ -216,6 +219,7 @@ def test_elements_by_index(name, types, instructions, arch):
         assert found.spilled == 0, found.said
 
 
+@pytest.mark.in_turn("arch")
 @pytest.mark.parametrize(
     "name, types",
     [

@@ -62,6 +62,7 @@ def equal(device, function, *arrays, tolerance):
 KINDS = pytest.mark.parametrize("kind, tolerance", [("complex64", 3e-6), ("complex128", 1e-12)])
 
 
+@pytest.mark.in_turn("kind", "tolerance")
 @KINDS
 @pytest.mark.parametrize("name", UNARY)
 def test_functions_of_one_number(device, name, kind, tolerance):
@@ -71,6 +72,7 @@ def test_functions_of_one_number(device, name, kind, tolerance):
     equal(device, function, np.concatenate([odd, 1j * odd[:2]]), tolerance=tolerance)
 
 
+@pytest.mark.in_turn("kind", "tolerance")
 @KINDS
 @pytest.mark.parametrize("name", CALLS)
 def test_calls(device, name, kind, tolerance):
@@ -79,6 +81,7 @@ def test_calls(device, name, kind, tolerance):
     equal(device, CALLS[name], Z.astype(kind), W.astype(kind), tolerance=tolerance)
 
 
+@pytest.mark.in_turn("kind", "tolerance")
 @KINDS
 @pytest.mark.parametrize("name", ["power", "broadcast", "matmul", "a real tensor", "norms", "chosen"])
 def test_gradients(device, name, kind, tolerance):

@@ -27,6 +27,7 @@ def test_what_a_mask_chooses(device, rng, size):
     assert used(device, "array.create.nonzero-uint8", "array.create.nonzero-float32", "array.chosen.selected", *counted)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("shape", [(), (30, 50), (3, 40, 60), (2, 3, 4, 5, 6), (0, 3)])
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float64", "int16"])
 def test_positions_of_all_dims(device, rng, shape, dtype):
@@ -36,6 +37,7 @@ def test_positions_of_all_dims(device, rng, shape, dtype):
     equal(device, lambda x: (ic.nonzero(x.to(dtype=dtype)), ic.nonzero(x.to(dtype=dtype).mT) if x.ndim > 1 else x), x)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
 @pytest.mark.parametrize("size", [1, 2000, 9000, 140001])
 def test_runs_of_equal_elements(device, rng, size, dtype):
@@ -52,6 +54,7 @@ def test_runs_of_equal_elements(device, rng, size, dtype):
     assert used(device, "array.chosen.runs", *(["array.chosen.count_runs"] if size > 4097 else []))
 
 
+@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (17, 3), (2, 33, 40), (5, 64)])
 def test_triangles(device, rng, shape, dtype):
@@ -75,6 +78,7 @@ def test_one_hot(device, rng, classes):
         ic.one_hot(wrong, classes)
 
 
+@pytest.mark.in_turn("size")
 @pytest.mark.parametrize("dtype", [*KINDS, "bool"])
 @pytest.mark.parametrize("size", [1, 37, 4099])
 def test_filled_memory(device, rng, size, dtype):
@@ -95,6 +99,7 @@ def moved(device, run, *arrays):
     return {name.split("-")[0].rpartition(".")[2] for name in device.backend.kernels.used if "array.copy" in name}
 
 
+@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("shape", [(3, 64), (5, 77), (2, 3, 130), (700,), (4, 6)])
 def test_elements_in_reverse(device, rng, shape, dtype):
@@ -108,6 +113,7 @@ def test_elements_in_reverse(device, rng, shape, dtype):
     assert "reversed_rows" in moved(device, run, x) or shape[-1] < 32
 
 
+@pytest.mark.in_turn("size")
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("size", [1, 9, 64, 67, 300])
 def test_one_element_many_times(device, rng, size, dtype):
@@ -122,6 +128,7 @@ def test_one_element_many_times(device, rng, size, dtype):
     assert "spread" in moved(device, run, x) or size < 32
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("width", [2, 3, 4, 5, 7, 16, 33])
 def test_windows_and_elements_apart(device, rng, width, dtype):
@@ -136,6 +143,7 @@ def test_windows_and_elements_apart(device, rng, width, dtype):
     assert "gathered" in moved(device, run, x)
 
 
+@pytest.mark.in_turn("size")
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("size", [30, 64, 77, 260])
 def test_rows_between_others(device, rng, size, dtype):
@@ -149,6 +157,7 @@ def test_rows_between_others(device, rng, size, dtype):
     assert "rows" in moved(device, run, x) or size < 32
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("size", [1, 8, 37])
 def test_vector_products_of_triples(device, rng, size, dtype):
@@ -174,6 +183,7 @@ def test_mantissas_and_exponents(device, rng, dtype):
     assert used(device, "array.parts.frexp")
 
 
+@pytest.mark.in_turn("size")
 @pytest.mark.parametrize("dtype", [*KINDS, "int64"])
 @pytest.mark.parametrize("size", [31, 64, 67, 131])
 def test_rules_of_rows_that_are_no_vectors(device, rng, size, dtype):

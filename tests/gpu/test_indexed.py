@@ -140,6 +140,7 @@ def test_reductions_of_elements_with_equal_indices(device, rng, reduce, dtype):
         assert used(device, f"array.elements.scatter_{'larger' if reduce == 'amax' else 'smaller'}_four-")
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint8"])
 @pytest.mark.parametrize("length", [1, 3, 32, 37])
 def test_rows_are_gathered(device, rng, length, dtype):
@@ -198,6 +199,7 @@ def test_few_kinds_are_counted_in_shared_memory(device, rng, dtype):
     assert used(device, "array.counts.count-")
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("bins", [1, 7, 300, 9000])
 def test_counts_of_equal_intervals(device, rng, bins, dtype):

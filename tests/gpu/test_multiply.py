@@ -23,6 +23,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.in_turn("tile")
 @pytest.mark.parametrize("tile", [64, 128])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("shape", SHAPES)

@@ -17,6 +17,7 @@ from .compared import TOLERANCE, equal
 from .looking_back import RUN_WORDS, WORDS, look_back, look_back_at_runs
 
 
+@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16", "int32", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(9, 1), (5, 67), (2, 1201), (3, 2, 40)])
 def test_modes(device, rng, shape, dtype):
@@ -42,6 +43,7 @@ def test_modes_of_long_rows(device, rng, monkeypatch):
     assert any(name.startswith("reduce.modes.join") for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "int32", "int64"])
 @pytest.mark.parametrize("shape", [(3, 37), (2, 3001)])
 def test_elements_by_rank(device, rng, shape, dtype):
@@ -74,6 +76,7 @@ def test_ranks_of_few_long_rows(device, rng, monkeypatch):
         FUNCTIONS["ranked"](ic.zeros(2, 300, device=device), ic.as_tensor(ranks + 300, device=device))[0].cpu()
 
 
+@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
 @pytest.mark.parametrize("shape", [(2, 100), (1, 1500), (1, 5000)])
 def test_sorted_rows(device, rng, shape, dtype):
@@ -94,6 +97,7 @@ def test_sorted_rows(device, rng, shape, dtype):
     assert any(name.startswith("reduce.first.first") for name in used)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "uint8"])
 @pytest.mark.parametrize("kind", ["random", "ties", "sorted", "equal"])
 def test_first_ones_by_a_sieve(device, rng, dtype, kind):
@@ -112,6 +116,7 @@ def test_first_ones_by_a_sieve(device, rng, dtype, kind):
     assert any(name.startswith("reduce.first.first") for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("each")
 @pytest.mark.parametrize("each", [2, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "int16", "uint8", "float64"])
 def test_sorted_tiles(device, rng, monkeypatch, dtype, each):
@@ -151,6 +156,7 @@ def test_modes_of_sorted_tiles(device, rng, monkeypatch):
     equal(device, lambda x: ic.mode(x.to(dtype="bfloat16"), 1), x)
 
 
+@pytest.mark.in_turn("kinds")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64", "int64", "uint8", "bool"])
 @pytest.mark.parametrize("kinds", [1, 3, 100000])
 def test_first_of_runs(device, rng, monkeypatch, dtype, kinds):
@@ -182,6 +188,7 @@ def test_tiles_of_runs_look_back(device, rng):
         np.testing.assert_array_equal(found, counts[:tile].sum())
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("size, begin", [(5, 0), (8200, 0), (8201, 1), (70000, 0)])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_first_of_the_most_likely_tokens(device, rng, dtype, size, begin):

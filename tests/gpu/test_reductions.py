@@ -28,6 +28,7 @@ def test_variance_of_columns(device, rng, dtype):
     assert any(name.startswith(("moments-columns", "_moments-columns")) for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("size")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int32", "uint8", "bool"])
 @pytest.mark.parametrize("size", [8, 31, 100, 250])
 def test_reductions_of_short_rows(device, rng, size, dtype):
@@ -64,6 +65,7 @@ def test_reductions_of_longer_rows(device, rng, size, dtype):
     assert any(name.startswith(f"sum-held-{dtype}") for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("shape", "dim")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
 @pytest.mark.parametrize("shape, dim", [((3, 37), 1), ((2, 700), 1), ((40, 37), 0), ((2, 70, 9), 1), ((9, 5), 0)])
 def test_places_of_extremes(device, rng, shape, dim, dtype):
@@ -111,6 +113,7 @@ def test_sums_of_diagonals(device, rng, dtype):
         assert any(name.startswith(kind) for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
 @pytest.mark.parametrize("shape", [(300, 301), (700, 2, 3), (9001, 1, 2)])
 def test_few_results_whose_elements_lie_apart(device, rng, dtype, shape):

@@ -14,6 +14,7 @@ from infinicore.nn import functional as F
 from .compared import TOLERANCE, equal, with_gradients
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape, groups", [((300, 24), 3), ((3, 6, 5, 7), 2), ((2, 64, 4), 4)])
 def test_gradients_of_group_norm(device, rng, shape, groups, dtype):
@@ -23,6 +24,7 @@ def test_gradients_of_group_norm(device, rng, shape, groups, dtype):
     equal(device, layer, x, w, b, tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size", [8, 24, 32, 40, 64, 96, 128, 1000])
 def test_rows_of_a_part_of_a_warp(device, rng, size, dtype):
@@ -38,6 +40,7 @@ def test_rows_of_a_part_of_a_warp(device, rng, size, dtype):
     equal(device, run, x, w, tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", [(150, 8), (9, 5), (7, 8, 3)])
 def test_batch_norm(device, rng, shape, dtype):
@@ -74,6 +77,7 @@ def test_rows_that_begin_anywhere(device, rng, size, dtype):
     equal(device, run, x, w, tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size", [9, 61, 520])
 def test_gradients_of_softmax(device, rng, size, dtype):
@@ -119,6 +123,7 @@ def test_rows_of_logits_become_gradients(device, rng, row, dtype):
     assert not y[:, 1001:].any()
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("size", [24, 37, 300])
 def test_softmax_with_a_causal_mask(device, rng, size, dtype):
@@ -126,6 +131,7 @@ def test_softmax_with_a_causal_mask(device, rng, size, dtype):
     equal(device, lambda x: ic.causal_softmax(x.to(dtype=dtype)), x, tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape, dim", [((300, 40), 0), ((2, 260, 21), 1), ((3, 7, 30), 1)])
 def test_softmax_of_columns(device, rng, shape, dim, dtype):

@@ -12,6 +12,7 @@ import infinicore as ic
 from .compared import TOLERANCE, equal, with_gradients
 
 
+@pytest.mark.in_turn("shape")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int32", "uint8", "bool"])
 @pytest.mark.parametrize("shape", [(3, 17), (40, 1), (2, 200), (2, 5001), (3, 0)])
 def test_running_sums_of_rows(device, rng, shape, dtype):
@@ -35,6 +36,7 @@ def test_running_sums_of_long_rows(device, rng, dtype, monkeypatch):
     assert any(f"cumsum-blocks-{dtype}" in name for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int16"])
 @pytest.mark.parametrize("shape", [(2, 70, 33), (300, 64), (5, 3000), (1, 40, 1)])
 def test_running_sums_of_columns(device, rng, shape, dtype):
@@ -74,6 +76,7 @@ def test_other_scans(device, rng, function):
     equal(device, with_gradients(lambda x: getattr(ic, function)(x, 1), "float32", 1), x[:, 10:150][:1], tolerance=1e-4)
 
 
+@pytest.mark.in_turn("shape", "dim")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "int8", "uint32", "int64", "bool"])
 @pytest.mark.parametrize("shape, dim", [((3, 17), 1), ((2, 300), 1), ((1, 5001), 1), ((2, 70, 5), 1), ((3, 0), 1)])
 def test_running_extremes(device, rng, shape, dim, dtype):

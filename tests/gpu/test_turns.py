@@ -9,6 +9,7 @@ import infinicore as ic
 from .compared import equal
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["uint8", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(64, 128), (80, 272), (33, 70), (2, 48, 96), (8, 9)])
 def test_turned_copies(device, rng, shape, dtype):

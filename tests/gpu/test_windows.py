@@ -20,6 +20,7 @@ def test_means_of_even_cells(device, rng, dtype):
     assert any(name.startswith("conv.windows.mean_pool-") for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", [*TOLERANCE, "float16"])
 @pytest.mark.parametrize(
     "shape, cells",
@@ -58,6 +59,7 @@ def test_convolutions_of_few_channels(device, rng, dtype, groups, monkeypatch):
     assert any("conv.direct.sums" in name for name in device.backend.kernels.used)
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("channels, results, groups", [(16, 8, 1), (11, 40, 1), (20, 18, 2)])
 def test_convolutions_on_matrix_units(device, rng, dtype, channels, results, groups, monkeypatch):
