@@ -59,6 +59,8 @@ def pytest_collection_modifyitems(config, items):
         for mark in left_out:
             if item.get_closest_marker(mark):
                 item.add_marker(pytest.mark.skip(reason=f"{mark}: run with --{mark}"))
+    if "slow" not in left_out:  # first, so that no worker has a minute's test left when the others are done
+        items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_report_header():
