@@ -29,14 +29,14 @@ def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="where ops compute: cpu, host2 (tests/host2.py) or cuda")
 
 
-def _take_turns(items):
+def _take_turns(items, left_out):
     """Mark `long` what `@pytest.mark.in_turn("dtype")` leaves out: for each combination of a test's other parameters,
     all values of this one but one. Each value has its turn; a test that is asked for by its name runs.
     """
     groups, seen = defaultdict(list), defaultdict(dict)
     for item in items:
         mark = item.get_closest_marker("in_turn")
-        if mark:
+        if mark and not any(map(item.get_closest_marker, left_out)):
             test, others = item.nodeid.partition("[")[0], []
             for names in (each.args[0] for each in item.iter_markers("parametrize")):
                 names = [name.strip() for name in names.split(",")]
@@ -52,9 +52,9 @@ def _take_turns(items):
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--device") != "cuda":  # where kernels are others
-        _take_turns(items)
     left_out = [mark for mark in MARKS if not config.getoption(f"--{mark}")]
+    if config.getoption("--device") != "cuda":  # where kernels are others
+        _take_turns(items, left_out)
     for item in items:
         for mark in left_out:
             if item.get_closest_marker(mark):

@@ -109,6 +109,7 @@ def test_sums_of_elements_with_equal_indices(device, rng, dtype):
     assert used(device, "array.elements.scatter_add-")
 
 
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize(
     "dtype", ["float32", "bfloat16", "int64", *map(rare, ("float64", "int32", "int16", "uint32", "uint8"))]
 )
