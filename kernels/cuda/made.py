@@ -15,7 +15,7 @@ from ..lang.memory import as_words, from_words
 from ..lang.mma import both
 from ..lang.pieces import inside_held, vload_held, vload_pieces, vpiece, vstore_pieces
 from ..lang.ptx import WARP, barrier_of, block, from_lane, thread
-from ..lang.simd import bitcast, load, ptr, reduce_add, select, store, vload_aligned, vstore_aligned
+from ..lang.simd import bitcast, fill, load, ptr, reduce_add, select, store, vload_aligned, vstore_aligned
 from ..lang.vector import literal_of
 from ..lang.wide import inverse_root, quotient
 from .comm.sizes import COUNT, ROUND
@@ -69,7 +69,9 @@ def _fetch(pieces):
     @jit.inline
     def one(x, row, rows, first, apart, size):
         i = first + last * apart
-        return vload_aligned(place_of(x, row, i if i < size else 0, rows), 0, WORDS)
+        if i < size:  # other places are written by others meanwhile
+            return vload_aligned(place_of(x, row, i, rows), 0, WORDS)
+        return fill(0, U32, WORDS)
 
     @jit.inline
     def fetch(x, row, rows, first, apart, size):
