@@ -330,7 +330,7 @@ PAIRED = [n for n in BINARY if n != "trunc_divide"] + ["logical_and", "logical_x
 @pytest.mark.parametrize("part", ["a fifth", pytest.param("all", marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", PAIRED)
 def test_pairs_of_dtypes_beside_torch(name, part):
-    """Dtypes and errors of all pairs; values of a fifth of them, another one for each op, since each is a kernel."""
+    """Errors of all pairs; results of a fifth of them, another one for each op, since each is a kernel."""
     torch = pytest.importorskip("torch")
     ours, theirs = getattr(ic, name), getattr(torch, name)
     numbers = np.array([[7, 5, 1, 100], [2, 3, 1, 7]])
@@ -339,13 +339,14 @@ def test_pairs_of_dtypes_beside_torch(name, part):
             # of each dtype two pairs in either place, and of five ops in a row one has a pair
             whole = part == "all" or (i + 3 * j + PAIRED.index(name)) % 5 == 0
             a, b = (torch.tensor(n).to(getattr(torch, d)) for n, d in zip(numbers, (one, two)))
-            x, y = (ic.tensor(n if whole else n[:0]).to(d) for n, d in zip(numbers, (one, two)))
+            x, y = (ic.tensor(n).to(d) for n, d in zip(numbers, (one, two)))
             try:
                 expected = theirs(a, b)
             except (RuntimeError, NotImplementedError):
                 with pytest.raises(TypeError):
                     ours(x, y)
                 continue
-            result = ours(x, y)
-            assert result.dtype.name == str(expected.dtype).removeprefix("torch."), (one, two)
-            assert result.tolist() == expected.tolist()[: x.numel()], (one, two)
+            if whole:
+                result = ours(x, y)
+                assert result.dtype.name == str(expected.dtype).removeprefix("torch."), (one, two)
+                assert result.tolist() == expected.tolist(), (one, two)
