@@ -388,7 +388,7 @@ def _spread(builder, word, level, name):
 
 @intrinsic(prefer_literal=True)
 def spread_even_bytes(typingctx, word, zero, T):
-    """As `spread_bytes`, but bytes 0 and 2 in one word, 1 and 3 in the other: a shift for all, no instruction for two."""
+    """As `spread_bytes`, but bytes 0 and 2 in one word, 1 and 3 in the other: a shift for all of them."""
     level = literal_of(zero)
     if level is None:
         return None
