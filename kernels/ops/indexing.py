@@ -145,6 +145,8 @@ def _places(call, shape, indices, checked=True):
     places.rows = product(shape[d] for d in dims)
     said = f"`indices` of `{call.op.name}` must be within the dims {tuple(dims)} of a tensor {shape}"
     places.errors, places.wrap = {1: said}, 0
+    if places.count and not places.rows:  # also where nothing is read, for other dims are empty
+        raise ValueError(said)
     if not checked and len(found) == 1 and (len(places.shape) == 1 or found[0][1].contiguous_):
         places.numbers, places.wrap = found[0][1], places.rows
         return places

@@ -294,6 +294,7 @@ MENDED = {
     "variances of another shape": ("f", "nn.functional.gaussian_nll_loss", [MATRIX, MATRIX, TRIPLE], {}),
     "pairs of other dims": ("f", "nn.functional.margin_ranking_loss", [MATRIX, MATRIX, TRIPLE], {}),
     "an input that is larger than its sum": ("f", "baddbmm", [BATCH, CUBE, CUBE], {"beta": 0}),
+    "an index into nothing, of nothing": ("m", "__getitem__", [NOTHING, (slice(2, None), [0])], {}),
     "no elements in an order": ("m", "is_contiguous", [Spec(np.zeros((2, 3, 0)), "float64", ONCE)], {}),
 }  # fmt: skip
 
