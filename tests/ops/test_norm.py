@@ -75,6 +75,20 @@ def test_large_means_do_not_cancel(rng):
     close(ic.layer_norm(ic.from_numpy(x), 1000), expected, 2e-3)
 
 
+@pytest.mark.parametrize("size", [5, 768, 4097])
+def test_equal_elements_have_no_variance(size):
+    x = ic.full((2, size), 1000.1)
+    assert not ic.nn.functional.layer_norm(x, (size,)).numpy().any() and not ic.var(x, -1).numpy().any()
+    assert not ic.nn.functional.group_norm(x.unsqueeze(-1), 1).numpy().any() and not ic.std(x, 0).numpy().any()
+    assert (ic.var_mean(x, -1)[1].numpy() == np.float32(1000.1)).all()
+
+
+def test_the_mean_of_an_infinite_element_is_infinite():
+    for first in (np.inf, 1.0):
+        x = np.array([first, -np.inf if first == 1.0 else 2.0, 3.0], np.float32)
+        assert ic.var_mean(ic.from_numpy(x), correction=0)[1].item() == x.sum()
+
+
 def test_large_values_in_half_precision_do_not_overflow():
     x = ic.full((2, 64), 60000.0, dtype=ic.float16)
     close(ic.rms_norm(x, ic.ones(64, dtype=ic.float16)), np.ones((2, 64)), 1e-3)

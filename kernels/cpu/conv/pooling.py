@@ -30,7 +30,7 @@ from ...lang.simd import (
     vstore_first,
 )
 from ..gemm.microkernel import lanes_of, sum_ptr
-from ..norm.rows import row_mean
+from ..norm.rows import row_sum
 
 LANES = isa.lanes()
 PAIR = 2 * LANES
@@ -420,7 +420,7 @@ def sum_beside(row, x, at, valid, step, counts, steps, T):
 def add_block(total, x, at, rows, columns, stride, T):
     """`total` plus the sum of a block of a plane."""
     if columns == stride:  # whole rows are contiguous
-        return total + row_mean(x + at, rows * columns, T) * float(rows * columns)
+        return total + row_sum(x + at, rows * columns, 0.0, T)
     for i in range(rows):
         for j in range(columns):
             total += load(x, at + i * stride + j)

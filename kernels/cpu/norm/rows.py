@@ -101,17 +101,30 @@ def add_rms_norm(args, lo, hi, T, W):
 
 
 @jit.inline
-def row_mean(x, size, T):
-    """Mean of `size` contiguous elements."""
+def row_sum(x, size, start, T):
+    """Sum of x[i] - start over `size` contiguous elements."""
     total, rest = fill(0.0, T, WIDE), fill(0.0, T, LANES)
     i = 0
     while i + WIDE <= size:
-        total = total + vload(x, i, WIDE)
+        total = total + (vload(x, i, WIDE) - start)
         i += WIDE
     while i < size:
-        rest = rest + vload_first(x, i, LANES, size - i)
+        left = size - i
+        rest = rest + select(ramp(0, I64, LANES) < left, vload_first(x, i, LANES, left) - start, 0.0)
         i += LANES
-    return (reduce_add(total) + reduce_add(rest)) / float(size)
+    return reduce_add(total) + reduce_add(rest)
+
+
+@jit.inline
+def row_mean(x, size, T):
+    """Mean of `size` contiguous elements, as a distance from the first one.
+
+    So a row of equal elements has its mean and no variance. Of 4096 times 1000.1 in float32 the sum through the count
+    is 1e-3 beside it, and layer_norm, which divides by the root of `eps` then, was 0.33 instead of 0.
+    """
+    first = F64(reduce_add(vload_first(x, 0, LANES, min(size, 1))))  # 0 of none
+    first = first if abs(first) < math.inf else 0.0
+    return first + row_sum(x, size, first, T) / float(size)
 
 
 @jit.inline
