@@ -88,6 +88,11 @@ class Call(Launcher):
         self._copies.append((given, temporary))
         return temporary
 
+    def written_as(self, dtype, key="out"):
+        """The dtype that results of `dtype` are written as: the caller's output's, where they can be cast to it."""
+        given = self.given.get(key) if self.given else None
+        return given.dtype if isinstance(given, TensorBase) and can_cast(dtype, given.dtype) else dtype
+
     def empty(self, shape, dtype, strides=None):
         """A new uninitialised tensor, for an intermediate result; `strides` are a permutation of row-major ones."""
         x = empty(tuple(shape), as_dtype(dtype), strides, self.device)

@@ -93,8 +93,8 @@ def _same(call, tensors):
         check(call, x, "tensors")
     if all([x.dtype is tensors[0].dtype for x in tensors]):
         return tensors
-    common = call.result_type(*tensors)
-    return [x.to(dtype=common) for x in tensors]
+    kind = call.written_as(call.result_type(*tensors))  # so no integer is bfloat16 on its way to float64
+    return [x.to(dtype=kind) for x in tensors]
 
 
 def _join(call, y, parts, lengths):
