@@ -144,7 +144,7 @@ def view(x, shape, strides, offset=0, inverse=None):
     if core_launch.mode() & GRAD:
         t.base = x if x.base is None else x.base
         if x.tracked:
-            _attach_view(t, x, inverse or functools.partial(_unstrided, x.shape_, x.strides_, shape, strides, offset))
+            _attach_view(t, x, inverse or functools.partial(unstrided, x.shape_, x.strides_, shape, strides, offset))
     return t
 
 
@@ -173,24 +173,31 @@ def blank(shape, like, dtype=None):
     return dispatch.empty(shape, dtype, None, like.device).zero_() if of_samples is None else of_samples(shape, dtype)
 
 
-def _unstrided(shape, strides, view_shape, view_strides, offset, g):
-    """The gradient of a tensor of `shape`, `strides` from that of a strided view of it: zeros and the view's own."""
+def unstrided(shape, strides, view_shape, view_strides, offset, g):
+    """The gradient of a tensor of `shape`, `strides` from that of a strided view of it: zeros and the view's own.
+
+    Elements of the tensor that are the same memory share what comes for it, as in PyTorch.
+    """
     low, high = layout.extent(shape, strides)
     first, last = layout.extent(view_shape, view_strides)
     if first <= last:  # it may reach beyond the tensor, to where nothing wants a gradient
         low, high = min(low, offset + first), max(high, offset + last)
-    places = _places(view_shape, view_strides, offset - low, g.device)
+    of_view, own = _places(view_shape, view_strides, offset - low), _places(shape, strides, -low)
     memory = dispatch.empty((high - low + 1,), g.dtype, None, g.device).zero_()
-    memory = functions.index_add(memory, 0, places, g.reshape(-1))
-    return functions.index_select(memory, 0, _places(shape, strides, -low, g.device)).reshape(shape)
+    memory = functions.index_add(memory, 0, dispatch.from_array(of_view, g.device), g.reshape(-1))
+    counts = np.bincount(own, minlength=high - low + 1)
+    if counts.max(initial=0) > 1:
+        shares = dispatch.from_array(1.0 / np.maximum(counts, 1), g.device)
+        memory = functions.mul(memory, shares.to(g.dtype))
+    return functions.index_select(memory, 0, dispatch.from_array(own, g.device)).reshape(shape)
 
 
-def _places(shape, strides, first, device):
-    """Where each element of a layout lies in memory: a flat int64 tensor."""
+def _places(shape, strides, first):
+    """Where each element of a layout lies in memory: a flat int64 array."""
     places = np.full(shape, first, np.int64)
     for d, (size, stride) in enumerate(zip(shape, strides)):
         places += np.arange(size).reshape(-1, *[1] * (len(shape) - d - 1)) * stride
-    return dispatch.from_array(places.reshape(-1), device)
+    return places.reshape(-1)
 
 
 def _renew_view(x):
@@ -198,7 +205,7 @@ def _renew_view(x):
     whole, part = (base.shape_, base.strides_), (x.shape_, x.strides_)
     if base.dtype is x.dtype:
         offset = (x.address - base.address) // base.dtype.itemsize
-        inverse = functools.partial(_unstrided, *whole, *part, offset)
+        inverse = functools.partial(unstrided, *whole, *part, offset)
     else:
         inverse = functools.partial(_of_parts, whole, part, x.address - base.address, base.dtype, x.dtype)
     made = ViewNode("as_strided", (edge(base),), ((x.shape_, x.dtype),))
@@ -212,7 +219,7 @@ def _of_parts(whole, part, offset, base, own, g):
     real = base if own.kind == "c" else own
     whole, part = (parts(*own) if kind.kind == "c" else own for own, kind in ((whole, base), (part, own)))
     g = functions.view_as_real(g) if own.kind == "c" else g
-    g = _unstrided(*whole, *part, offset // real.itemsize, g)
+    g = unstrided(*whole, *part, offset // real.itemsize, g)
     return _as_pairs(g) if base.kind == "c" else g
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+from types import SimpleNamespace
 
 from .. import dispatch
 from ..core import launch, layout
@@ -33,8 +34,11 @@ def make_view(op):
         shape, strides, offset, back = found
         if strides is None:
             return derive.functions.rearrange(input).reshape(shape)
-        if not input.tracked or back == ():
+        if not input.tracked:
             return derive.view(input, shape, strides, offset)
+        if back == ():  # as of a contiguous tensor: elements that are the same memory have a gradient each
+            whole = SimpleNamespace(shape_=input.shape_, strides_=layout.contiguous_strides(input.shape_))
+            back = derive.unstrided, *vars(whole).values(), *paragraph(layout, whole, *args, **kwargs)[:3]
         back = (_placed, function, args, kwargs, input.shape_) if back is None else back
         return derive.view(input, shape, strides, offset, functools.partial(*back))
 

@@ -163,7 +163,7 @@ def hardswish(input):
 
 @hardswish.grad("input")
 def _(g, input):
-    return m.where(input < -3.0, 0.0, m.where(input > 3.0, g, g * (input * 0.3333333333333333 + 0.5)))
+    return m.where(input <= -3.0, 0.0, m.where(input >= 3.0, g, g * (input * 0.3333333333333333 + 0.5)))
 
 
 @elementwise(ref=lambda x: x - np.tanh(x), dtypes=NUMBERS, result="float")

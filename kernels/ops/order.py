@@ -42,9 +42,16 @@ def _median(f, input, dim, keepdim, rank):
     if dim is None:
         if not input.numel_:
             return input.new_full((), math.nan if input.dtype.is_floating_point else np.iinfo(input.dtype.numpy).min)
-        return f.at_rank(input.reshape(-1), rank)[0]
+        value = f.at_rank(input.detach().reshape(-1), rank)[0]
+        return _shared(f, input, value) if input.tracked else value
     values, indices = f.at_rank(input, rank, check_axis(f, input, dim), keepdim)
     return values, indices
+
+
+def _shared(f, input, value):
+    """`value`, whose gradient all elements share that are equal to it."""
+    same = f.logical_or(f.eq(input, value), f.logical_and(f.isnan(input), f.isnan(value)))
+    return f.amax(f.where(same, input, -math.inf))
 
 
 def _odd_samples(rng):

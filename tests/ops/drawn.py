@@ -14,11 +14,14 @@ class Spec:
     def __init__(self, array, dtype, steps=()):
         self.array, self.dtype, self.steps = array, dtype, tuple(steps)
 
+    def whole(self, lib):
+        """The memory that the tensor looks at, as a tensor of `lib`."""
+        whole = lib.from_numpy(self.array.copy())
+        return whole if self.array.dtype.name == self.dtype else whole.to(getattr(lib, self.dtype))
+
     def make(self, lib):
         """The tensor as one of `lib`, and the whole memory that it looks at."""
-        whole = lib.from_numpy(self.array.copy())
-        whole = whole if self.array.dtype.name == self.dtype else whole.to(getattr(lib, self.dtype))
-        x = whole
+        x = whole = self.whole(lib)
         for step in self.steps:
             x = step_of(x, step)
         return x, whole

@@ -83,21 +83,25 @@ def built(lib, value, wholes, wide=False):
     return value
 
 
+def called(lib, how, name, args, kwargs):
+    """What a call gives: of a method (m), one of a view (v), an attribute (a), a method in place (i), a function."""
+    if how in "mva":
+        found = getattr(args[0], name)
+        return found if how == "a" else found(*args[1:], **kwargs)
+    if how == "i":
+        return getattr(args[0], name + "_")(*args[1:], **kwargs)
+    return functools.reduce(getattr, name.split("."), lib)(*args, **kwargs)
+
+
 def made(lib, case, out=None, wide=False):
     """(results, memory of the inputs afterwards) of a call; `out` is (shape, dtype)."""
     how, name, args, kwargs = case
     wholes = []
     args, kwargs = built(lib, args, wholes, wide), built(lib, kwargs, wholes, wide)
-    if how in "mva":
-        found = getattr(args[0], name)
-        return (found if how == "a" else found(*args[1:], **kwargs)), wholes
-    if how == "i":
-        return getattr(args[0], name + "_")(*args[1:], **kwargs), wholes
-    function = functools.reduce(getattr, name.split("."), lib)
-    if out is None:
-        return function(*args, **kwargs), wholes
+    if out is None or how in "mvai":
+        return called(lib, how, name, args, kwargs), wholes
     given = lib.empty(out[0], dtype=getattr(lib, out[1]))
-    return [function(*args, **kwargs, out=given), given], wholes
+    return [called(lib, how, name, args, kwargs | {"out": given}), given], wholes
 
 
 def flat(value):

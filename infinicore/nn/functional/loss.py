@@ -7,7 +7,7 @@ import infinicore
 
 from ...dispatch.functions import FUNCTIONS
 from .checks import integer, number
-from .linear import cosine_similarity, pairwise_distance
+from .linear import pairwise_distance
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -208,8 +208,9 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 
 def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
     """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, else 0; rows [N, D] or [D]."""
-    cosine = cosine_similarity(*(x if x.dtype.differentiable else x.float() for x in (input1, input2)), -1)
-    other = infinicore.where(target == -1, infinicore.relu(cosine - margin), 0.0)
+    a, b = (x if x.dtype.differentiable else x.float() for x in (input1, input2))
+    cosine = (a * b).sum(-1) / (((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)).sqrt()  # PyTorch's, of rows of 0
+    other = infinicore.where(target == -1, (cosine - margin).clamp(0.0), 0.0)
     loss = infinicore.where(target == 1, 1.0 - cosine, other)
     return reduced(loss, reduction)
 
@@ -221,7 +222,7 @@ def margin_ranking_loss(input1, input2, target, margin=0.0, reduction="mean"):
             f"`input1`, `input2` and `target` must have as many dims, got {tuple(input1.shape)}, {tuple(input2.shape)} "
             f"and {tuple(target.shape)}"
         )
-    return reduced(infinicore.relu(target * (input2 - input1) + margin), reduction)
+    return reduced((target * (input2 - input1) + margin).clamp(0.0), reduction)
 
 
 def hinge_embedding_loss(input, target, margin=1.0, reduction="mean"):
@@ -251,4 +252,4 @@ def triplet_margin_loss(anchor, positive, negative, margin=1.0, p=2.0, eps=1e-6,
     near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
     if swap:
         far = infinicore.minimum(far, pairwise_distance(positive, negative, p, eps))
-    return reduced(infinicore.relu(near - far + margin), reduction)
+    return reduced((near - far + margin).clamp(0.0), reduction)

@@ -38,7 +38,7 @@ def multi_margin_loss(input, target, p=1, margin=1.0, weight=None, reduction="me
     if weight is not None and weight.shape_ != x.shape_[1:]:
         raise ValueError(f"`weight` must have shape {x.shape_[1:]}, one for each class, got {weight.shape_}")
     own = infinicore.gather(x, 1, target.unsqueeze(1))
-    z = (margin - own + x).clamp(0.0)
+    z = infinicore.relu(margin - own + x)  # with no gradient at 0: other losses have one, in PyTorch as here
     z = z * z if p == 2 else z
     if weight is not None:
         z = z * infinicore.index_select(weight, 0, target).unsqueeze(1)
@@ -59,7 +59,7 @@ def multilabel_margin_loss(input, target, reduction="mean"):
     marks = infinicore.zeros((rows, count), dtype=infinicore.int64, device=target.device)
     other = infinicore.scatter_add(marks, 1, labels, valid.to(infinicore.int64)) == 0
     own = infinicore.gather(x, 1, labels)
-    z = (1.0 - own.unsqueeze(2) + x.unsqueeze(1)).clamp(0.0)
+    z = infinicore.relu(1.0 - own.unsqueeze(2) + x.unsqueeze(1))
     pairs = valid.unsqueeze(2).logical_and(other.unsqueeze(1))
     losses = infinicore.where(pairs, z, 0.0).flatten(1).sum(1) / float(count)
     return reduced(losses if batch else losses.reshape(()), reduction)

@@ -75,6 +75,7 @@ def _lp_pool(input, norm_type, kernel_size, stride, ceil_mode, dims):
     kernel, pools = _each(kernel_size, dims, "kernel_size"), (infinicore.avg_pool1d, infinicore.avg_pool2d)
     pool = (*pools, infinicore.avg_pool3d)[dims - 1]
     means = pool(input.pow(norm_type), kernel, stride, 0, ceil_mode)
+    means = infinicore.where(means == 0, 0.0, means)  # where no gradient flows: that of the root is infinite
     return (means * float(math.prod(kernel))).pow(1.0 / norm_type)
 
 
