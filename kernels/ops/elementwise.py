@@ -42,6 +42,9 @@ def _plus_scaled(f, input, other, alpha, out, name):
         raise TypeError(f"`alpha` of `{name}` must be a number beside tensors of numbers, got {alpha}")
     common = f.result_type(input, other)
     check_holds(name, common, alpha=alpha)
+    if common.name == "bool":  # one or the other, which counts where `alpha` is not 0
+        alpha = bool(alpha)
+        return f.add(input, f.mul(other, alpha) if hasattr(other, "dtype") else other and alpha, out=out)
     if not hasattr(other, "dtype"):
         return f.add(input, other * alpha, out=out)
     if common.itemsize == 2 and common.is_floating_point:

@@ -300,6 +300,8 @@ MENDED = {
     "an input that is larger than its sum": ("f", "baddbmm", [BATCH, CUBE, CUBE], {"beta": 0}),
     "an index into nothing, of nothing": ("m", "__getitem__", [NOTHING, (slice(2, None), [0])], {}),
     "integers beside bfloat16, written as float64": ("o", "hstack", [[HUGE, Spec(E, "bfloat16")]], {}),
+    "truths, twice": ("f", "add", [TRUE, ONE], {"alpha": 2}),
+    "truths, none": ("i", "add", [TRUE, ONE], {"alpha": 0}),
     "no elements in an order": ("m", "is_contiguous", [Spec(np.zeros((2, 3, 0)), "float64", ONCE)], {}),
 }  # fmt: skip
 

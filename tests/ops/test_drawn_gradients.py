@@ -18,12 +18,13 @@ from .test_drawn import FAMILIES, OURS, REFUSED, called, flat
 # What is meant to be other than in PyTorch: names of calls, as patterns, and why.
 OTHER = {
     "atan2|arctan2|addcdiv|addcmul|ldexp": "factors that PyTorch computes in integers, or in fewer bits",
-    "eq|ne|lt|le|gt|ge|less|greater|not_equal|less_equal|greater_equal": "in place, a comparison has no gradient here",
+    "eq|ne|lt|le|gt|ge|less|greater|not_equal|less_equal|greater_equal|logical_.*": "in place, truths have none here",
+    "nn.functional.hardswish": "at its ends, where PyTorch's differs between vectors and single elements",
     "kthvalue|quantile|nanquantile|mode|sort|argsort|topk|msort|median|nanmedian": "which of equal elements is found",
     "block_diag": "PyTorch's are those of other places where a tensor is empty",
     "var|std|var_mean|std_mean": "of `dim=()`, PyTorch's are infinite",
     "i0|i1|special\\..*|acosh|softsign|sinc|logit|erfinv|cumprod|prod|pow|float_power|hypot|minimum|maximum|fmin|fmax|"
-    "max|min|amax|amin|nn.functional.softsign|xlogy|clamp|clip": "of NaN and infinities, or beyond the domain",
+    "max|min|amax|amin|nn.functional.softsign|nn.functional.selu|selu|nextafter|xlogy|clamp|clip": "of NaN and infinities, or beyond the domain",
     "cdist": "of the largest distance, which equal ones share",
     "addbmm|addmv|matmul|mv|dot": "shapes that PyTorch changes in place",
     "nanmedian|nn.functional.batch_norm": "of nothing; of statistics",
@@ -73,7 +74,7 @@ def differs(a, b, limit):
     """What differs between gradients, in words, or None; none is one of zeros."""
     if a is None or b is None:
         return None if a is b or not np.any((b if a is None else a) != 0) else f"{a}, not {b}"
-    size = min(float(np.abs(b[np.isfinite(b)]).max(initial=0.1)), 100)
+    size = min(float(np.abs(b[np.isfinite(b)]).max(initial=1.0)), 100)
     right = np.isclose(a, b, rtol=limit, atol=limit * size, equal_nan=True)
     if right.all():
         return None
