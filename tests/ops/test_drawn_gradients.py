@@ -23,8 +23,8 @@ OTHER = {
     "kthvalue|quantile|nanquantile|mode|sort|argsort|topk|msort|median|nanmedian": "which of equal elements is found",
     "block_diag": "PyTorch's are those of other places where a tensor is empty",
     "var|std|var_mean|std_mean": "of `dim=()`, PyTorch's are infinite",
-    "i0|i1|special\\..*|acosh|softsign|sinc|logit|erfinv|cumprod|prod|pow|float_power|hypot|minimum|maximum|fmin|fmax|"
-    "max|min|amax|amin|nn.functional.softsign|nn.functional.selu|selu|nextafter|xlogy|clamp|clip": "of NaN and infinities, or beyond the domain",
+    "i0|i1|special\\..*|acosh|(nn.functional.)?(softsign|selu)|sinc|logit|erfinv|cumprod|prod|pow|float_power|hypot|"
+    "minimum|maximum|fmin|fmax|max|min|amax|amin|nextafter|xlogy|clamp|clip": "of NaN and infinities, or beyond the domain",
     "cdist": "of the largest distance, which equal ones share",
     "addbmm|addmv|matmul|mv|dot": "shapes that PyTorch changes in place",
     "nanmedian|nn.functional.batch_norm": "of nothing; of statistics",
