@@ -241,7 +241,7 @@ def i0e(input):
 
 @i0e.grad("input")
 def _(g, input, out):
-    return g * (m.i1e(input) - m.copysign(out, input))
+    return m.where(input == 0.0, 0.0, g * (m.i1e(input) - m.copysign(out, input)))  # exp(-|x|) has a corner there
 
 
 @special(ref=scipy_ref("i1"))
@@ -333,4 +333,6 @@ def _(f, input, eps, out=None):
 
 @logit.grad("input")
 def _(g, input, eps):
-    return m.where((eps >= 0.0) & ((input < eps) | (input > 1.0 - eps)), 0.0, g / (input * (1.0 - input)))
+    none = m.where(eps >= 0.0, 0.0, m.sqrt(eps))  # the result is a limit, or (without `eps`, here -1) NaN
+    low, high = m.where(eps >= 0.0, eps, 0.0), m.where(eps >= 0.0, 1.0 - eps, 1.0)
+    return m.where((input < low) | (input > high), none, g / (input * (1.0 - input)))
