@@ -174,9 +174,11 @@ def index_select(call, input, dim, index):
     x, outer, _, stride = rows(input, dim)
     length = product(shape[dim + 1 :])
     found = (*shape[:dim], index.numel_, *shape[dim + 1 :]) if input.shape_ else ()
+    errors = {1: f"`index` of `index_select` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
+    if index.numel_ and not shape[dim]:  # also where nothing is read, for other dims are empty
+        raise ValueError(errors[1])
     y = call.out(found, input.dtype, overlap="refused")
     call.save(size=shape[dim])
-    errors = {1: f"`index` of `index_select` must be from 0 to {shape[dim] - 1} for `input` {shape}, `dim` {dim}"}
     return gather_rows(call, x, index, y, outer, length, (length, stride), (0, shape[dim]), errors=errors)
 
 

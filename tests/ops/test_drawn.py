@@ -242,6 +242,7 @@ LONG = Spec(np.arange(28).reshape(7, 4), "int64", [("slice", (0, 7, 2), (0, 3, 1
 LARGE, ONES = Spec(np.array([200, 250], np.uint8), "uint8"), Spec(np.array([1, 10], np.uint8), "uint8")
 HUGE, NOTHING = Spec(np.array([2**63 - 1, 5]), "int64"), Spec(np.zeros((2, 0), np.float32), "float32")
 PAIR, TRIPLE, CUBE, BATCH = (Spec(np.ones(shape, np.float32), "float32") for shape in (2, 3, (1, 2, 2), (2, 1, 2)))
+INDEX = Spec(np.array([0, 0]), "int64")
 SEVEN, ONCE = Spec(np.array(7), "int64"), [("permute", 2, 1, 0)]
 # What draws have found, and is mended.
 MENDED = {
@@ -300,6 +301,7 @@ MENDED = {
     "an input that is larger than its sum": ("f", "baddbmm", [BATCH, CUBE, CUBE], {"beta": 0}),
     "an index into nothing, of nothing": ("m", "__getitem__", [NOTHING, (slice(2, None), [0])], {}),
     "integers beside bfloat16, written as float64": ("o", "hstack", [[HUGE, Spec(E, "bfloat16")]], {}),
+    "a slice of nothing": ("f", "index_select", [Spec(np.zeros((0, 0)), "float64"), -1, INDEX], {}),
     "truths, twice": ("f", "add", [TRUE, ONE], {"alpha": 2}),
     "truths, none": ("i", "add", [TRUE, ONE], {"alpha": 0}),
     "no elements in an order": ("m", "is_contiguous", [Spec(np.zeros((2, 3, 0)), "float64", ONCE)], {}),

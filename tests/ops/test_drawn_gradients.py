@@ -24,6 +24,7 @@ OTHER = {
     "block_diag": "PyTorch's are those of other places where a tensor is empty",
     "var|std|var_mean|std_mean": "of `dim=()`, PyTorch's are infinite",
     "nextafter|acosh": "of equal numbers; of those beyond the domain, which give NaN",
+    "digamma|special.psi|special.digamma": "at poles, where PyTorch's is large and not infinite",
     "cdist": "of the largest distance, which equal ones share",
     "addbmm|addmv|matmul|mv|dot": "shapes that PyTorch changes in place",
     "nanmedian|nn.functional.batch_norm": "of nothing; of statistics",
@@ -32,7 +33,7 @@ OTHER = {
 }
 NAMES = re.compile("|".join(f"(?:{names})" for names in OTHER))
 UNBOUNDED = re.compile(  # the same where numbers are NaN or infinite
-    r"special\..*|(nn\.functional\.)?(softsign|selu)|i0|i1|sinc|logit|erfinv|cumprod|prod|pow|float_power|hypot|"
+    r"special\..*|(nn\.functional\.)?(softsign|selu|relu|relu6)|i0|i1|sinc|logit|erfinv|cumprod|prod|pow|float_power|hypot|"
     r"(f|a|)(max|min)|maximum|minimum|xlogy|clamp|clip"
 )
 
