@@ -38,7 +38,7 @@ def make_view(op):
             return derive.view(input, shape, strides, offset)
         if back == ():  # as of a contiguous tensor: elements that are the same memory have a gradient each
             whole = SimpleNamespace(shape_=input.shape_, strides_=layout.contiguous_strides(input.shape_))
-            back = derive.unstrided, *vars(whole).values(), *paragraph(layout, whole, *args, **kwargs)[:3]
+            back = derive.unstrided, whole.shape_, whole.strides_, *paragraph(layout, whole, *args, **kwargs)[:3]
         back = (_placed, function, args, kwargs, input.shape_) if back is None else back
         return derive.view(input, shape, strides, offset, functools.partial(*back))
 

@@ -42,8 +42,9 @@ def _median(f, input, dim, keepdim, rank):
     if dim is None:
         if not input.numel_:
             return input.new_full((), math.nan if input.dtype.is_floating_point else np.iinfo(input.dtype.numpy).min)
-        value = f.at_rank(input.detach().reshape(-1), rank)[0]
-        return _shared(f, input, value) if input.tracked else value
+        if input.tracked:
+            return _shared(f, input, f.at_rank(input.detach().reshape(-1), rank)[0])
+        return f.at_rank(input.reshape(-1), rank)[0]
     values, indices = f.at_rank(input, rank, check_axis(f, input, dim), keepdim)
     return values, indices
 

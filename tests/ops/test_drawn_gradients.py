@@ -20,21 +20,21 @@ OTHER = {
     "atan2|arctan2|addcdiv|addcmul|ldexp": "factors that PyTorch computes in integers, or in fewer bits",
     "eq|ne|lt|le|gt|ge|less|greater|not_equal|less_equal|greater_equal|logical_.*": "in place, truths have none here",
     "nn.functional.hardswish": "at its ends, where PyTorch's differs between vectors and single elements",
-    "kthvalue|quantile|nanquantile|mode|sort|argsort|topk|msort|median|nanmedian": "which of equal elements is found",
+    "kthvalue|quantile|nanquantile|mode|topk": "which of equal elements is found",
     "block_diag": "PyTorch's are those of other places where a tensor is empty",
     "var|std|var_mean|std_mean": "of `dim=()`, PyTorch's are infinite",
     "nextafter|acosh": "of equal numbers; of those beyond the domain, which give NaN",
     "digamma|special.psi|special.digamma": "at poles, where PyTorch's is large and not infinite",
     "cdist": "of the largest distance, which equal ones share",
-    "addbmm|addmv|matmul|mv|dot": "shapes that PyTorch changes in place",
+    "addbmm|addmv": "shapes that PyTorch changes in place",
     "nanmedian|nn.functional.batch_norm": "of nothing; of statistics",
     "nn.functional.cross_entropy": "of weights of classes",
-    "lerp|nn.functional.rrelu|nn.functional.dropout.*": "computed in fewer bits, or at random",
+    "nn.functional.(rrelu|dropout.*)": "at random",
 }
 NAMES = re.compile("|".join(f"(?:{names})" for names in OTHER))
 UNBOUNDED = re.compile(  # the same where numbers are NaN or infinite
     r"special\..*|(nn\.functional\.)?(softsign|selu|relu|relu6)|i0|i1|sinc|logit|erfinv|cumprod|prod|pow|float_power|hypot|"
-    r"(f|a|)(max|min)|maximum|minimum|xlogy|clamp|clip"
+    r"(f|a|)(max|min)|(nan|)median|maximum|minimum|xlogy|clamp|clip"
 )
 
 

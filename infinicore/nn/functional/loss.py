@@ -209,7 +209,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 def cosine_embedding_loss(input1, input2, target, margin=0.0, reduction="mean"):
     """1 - cos(input1, input2) where target is 1, max(0, cos - margin) where it is -1, else 0; rows [N, D] or [D]."""
     a, b = (x if x.dtype.differentiable else x.float() for x in (input1, input2))
-    cosine = (a * b).sum(-1) / (((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)).sqrt()  # PyTorch's, of rows of 0
+    cosine = (a * b).sum(-1) / (((a * a).sum(-1) + 1e-12) * ((b * b).sum(-1) + 1e-12)).sqrt()  # for rows of 0
     other = infinicore.where(target == -1, (cosine - margin).clamp(0.0), 0.0)
     loss = infinicore.where(target == 1, 1.0 - cosine, other)
     return reduced(loss, reduction)
