@@ -10,11 +10,12 @@ from . import Block
 # C[rows, columns] = A[rows, k] B[k, columns] in tiles, of which a grid covers each matrix; blocks of mc x kc of A and
 # of kc x nc of B are packed. `panel` is the size of a panel of a B that is packed already (0: it is not), `b_offset`
 # where the block of B lies in a slice of the scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts
-# of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch.
+# of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch. `a_panel` is the size of a group
+# of rows of an A that is packed already (0: it is not).
 BLOCKED = Block(
     """a b c bias? residual? scratch |
     rows columns k a_stride a_k b_k b_stride c_stride grid_m grid_n tile_m tile_n mc kc nc panel b_offset part_offset
-    slice_bytes slice_items splits=0 split_k=0 parts=0 alpha:f64 batch=0 dims*"""
+    slice_bytes slice_items splits=0 split_k=0 parts=0 a_panel=0 alpha:f64 batch=0 dims*"""
 )
 INTEGER = Block("a b c | rows columns k a_stride a_k b_k b_stride c_stride alpha batch dims*")
 
@@ -46,7 +47,7 @@ SCALED = Block("sums a_scales b_scales c bias? | columns a_step b_step alpha:f64
 
 LONG_DOT = Block("a b c parts | k")  # two vectors of k elements; `parts`: the sums of chunks
 
-PACK = Block("w panels | rows k stride k_stride")  # a weight into panels
+PACK = Block("w panels | rows k stride k_stride")  # a weight into panels, or rows of A into groups
 
 # out = g * the slope at `before`, and the sums of columns in chunks of rows: those of a chunk are `step` apart
 ACTIVATION_GRAD = Block("g before out sums | rows columns stride chunk_rows step")

@@ -1,6 +1,9 @@
 """Matrix products against float64 NumPy: every kernel, dtype and layout, and what must not go wrong."""
 
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -219,6 +222,45 @@ def test_out_may_be_strided_or_an_input(rng):
     np.testing.assert_allclose(wide(out), expected, atol=1e-4)
     ic.matmul(a, b, out=a)
     np.testing.assert_allclose(wide(a), expected, atol=1e-4)
+
+
+MANY_THREADS = """
+import numpy as np
+import infinicore as ic
+from infinicore.kernels.cpu.gemm import blocking
+
+blocking.SHARED_BYTES = 1 << 20  # so that some have their rows packed in several launches
+rng, checked = np.random.default_rng(3), 0
+for dtype, epsilon in (("float32", 2.0**-24), ("float64", 2.0**-53), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
+    kind = getattr(ic, dtype)
+    for m, n, k in ((513, 1771, 300), (600, 1100, 1030), (100, 3000, 3000), (3000, 70, 1300), (33, 5000, 2049)):
+        assert blocking.shares(m, n, k, 16, dtype)
+        a, b, bias, residual = (
+            ic.from_numpy(rng.standard_normal(shape)).to(kind) for shape in ((m, k), (k, n), (n,), (m, n))
+        )
+        wide_a, wide_b, wide_bias, wide_residual = (x.to(ic.float64).numpy() for x in (a, b, bias, residual))
+        exact, scale = wide_a @ wide_b, np.abs(wide_a) @ np.abs(wide_b)
+        bound = 8 * min(epsilon, 2.0**-24) * scale + 2 * epsilon * np.abs(exact) + 4 * epsilon
+        for x, w in ((a, b.t().contiguous().t()), (a.t().contiguous().t(), b)):
+            found = []
+            for threads in (1, 16):
+                ic.set_num_threads(threads)
+                found.append([ic.matmul(x, w), ic.linear(x, w.t(), bias, residual=residual, activation="relu")])
+            assert all(one.equal(other) for one, other in zip(*found)), (dtype, m, n, k)
+            plain, whole = (y.to(ic.float64).numpy() for y in found[1])
+            assert (np.abs(plain - exact) <= bound).all(), (dtype, m, n, k)
+            wanted = np.maximum(exact + wide_bias, 0) + wide_residual
+            assert (np.abs(whole - wanted) <= bound + 2 * epsilon * np.abs(wanted)).all(), (dtype, m, n, k)
+            checked += 1
+print(checked)
+"""
+
+
+def test_many_threads_share_what_is_packed():
+    """Sums are those of one thread, to the bit."""
+    environment = {**os.environ, "INFINICORE_NUM_THREADS": "16"}
+    done = subprocess.run([sys.executable, "-c", MANY_THREADS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "40\n", done.stderr[-3000:]
 
 
 def test_threads_and_graphs_give_the_same_bits(rng):

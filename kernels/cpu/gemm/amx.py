@@ -16,7 +16,7 @@ from ...build import jit
 from ...lang.rows import fill_row
 from ...lang.simd import address, bitcast, load, ptr, stack, store, vload, vload_first, vstore
 from ...lang.vector import I8, I64, literal_of
-from .blocked import add_parts, batch_offsets, destination, products
+from .blocked import add_parts, batch_offsets, destination, pack_groups, products
 from .blocking import TILE_DEPTH, TILE_ROWS
 from .epilogue import activates, finish_row
 from .lanes import store_lanes
@@ -132,6 +132,12 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
 
 
 @jit.inline
+def tiles_panel(steps):
+    """Elements, of 4 bytes, of TILE_ROWS packed rows of A."""
+    return (steps + PAIRS - 1) // PAIRS * STEP
+
+
+@jit.inline
 def pack_tiles(target, x, total, steps, k, stride, k_stride, T):
     """Pack x[i, p] = x[i * stride + p * k_stride] into tiles of 16 rows of 16 pairs, two of them a step of k.
 
@@ -173,7 +179,7 @@ def pack_tiles(target, x, total, steps, k, stride, k_stride, T):
 
 
 @jit.inline
-def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
+def block(args, a_block, a_panel, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
     """The product of a packed block of A and one of B, as `blocked.block` does it with vectors."""
     part, part_stride, c_at, j_start = where
     tile, last = sum_ptr(stack(TILE_BYTES), T), panel_ptr(stack(STEP_BYTES), T)
@@ -186,7 +192,6 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
     place, stride, term, term_row, term_column, at_once = destination(args, where, ends, nothing, T, ACT, R)
     plain = alpha == 1.0 and not (given[0] or given[1] or activates(ACT))
     whole, rest = steps // PAIRS, steps % PAIRS
-    deep = whole + min(rest, 1)
     for j in range(0, columns, ACROSS):
         b, width = panels + j // ACROSS * b_panel, min(ACROSS, columns - j)
         if rest != 0:
@@ -195,7 +200,7 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
             fill_row(last + rest * ACROSS, (PAIRS - rest) * ACROSS, 0)
         for i in range(0, rows, TILE_ROWS):
             height = min(TILE_ROWS, rows - i)
-            a = address(a_block + i // TILE_ROWS * deep * STEP)
+            a = address(a_block + i // TILE_ROWS * a_panel)
             direct = at_once and width == ACROSS and (height == TILE_ROWS or height == HALF)
             to, step, more, more_row = tile, ACROSS, nothing, 0
             if direct:
@@ -240,8 +245,15 @@ def begin():
 def matmul(args, lo, hi, T, ACT, R):
     """As `blocked.matmul`, for bfloat16."""
     begin()
-    products(args, lo, hi, pack_tiles, block, T, ACT, R)
+    products(args, lo, hi, pack_tiles, tiles_panel, TILE_ROWS, block, T, ACT, R)
     release()
+    return 0
+
+
+@jit.inline
+def pack_a(args, lo, hi, T):
+    """As `blocked.pack_a`."""
+    pack_groups(args, lo, hi, pack_tiles, tiles_panel, TILE_ROWS, T)
     return 0
 
 

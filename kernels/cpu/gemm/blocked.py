@@ -1,13 +1,14 @@
 """Blocked matrix product: C = alpha A B + bias, for any strides of A and B, batched.
 
-One launch. The work is cut into tiles of C (a grid over each matrix of the batch); a tile packs its
-own blocks of A and B, so threads share nothing and meet once. The loops are those of K. Goto and
-R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+The work is cut into tiles of C (a grid over each matrix of the batch). A tile packs its own blocks of A and B, so
+threads share nothing and meet once. Many threads pack A first, all together, so that tiles can be small, of which fast
+cores do more than slow ones; B, which is the weight of a layer, stays with who packs it (`blocking.shared_blocks`). The
+loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 """
 
 from numba import types
 
-from ...blocks.gemm import BLOCKED, INTEGER
+from ...blocks.gemm import BLOCKED, INTEGER, PACK
 from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
@@ -63,19 +64,42 @@ def matmul(args, lo, hi, T, ACT, R):
 
     C and the residual (which may be C) are of type R.
     """
-    products(args, lo, hi, pack_rows, block, T, ACT, R)
+    products(args, lo, hi, pack_rows, rows_panel, ROWS, block, T, ACT, R)
     return 0
 
 
 @jit.inline
-def pack_rows(target, x, total, steps, k, stride, k_stride, T):
-    """A block of A in panels of ROWS rows; behind each is space to fill up the last vector."""
-    pack_panels(target, (steps + 1) * ROWS, x, total, k, stride, k_stride, types.int64(ROWS), T)
+def rows_panel(steps):
+    """Elements of ROWS packed rows of A: behind them is space to fill up the last vector."""
+    return (steps + 1) * ROWS
 
 
 @jit.inline
-def products(args, lo, hi, pack_a, multiply, T, ACT, R):
-    """The loops of `matmul`, for a micro-kernel: `pack_a` brings A into its order, `multiply` does a pair of blocks.
+def pack_rows(target, x, total, steps, k, stride, k_stride, T):
+    """A block of A in panels of ROWS rows."""
+    pack_panels(target, rows_panel(steps), x, total, k, stride, k_stride, types.int64(ROWS), T)
+
+
+@jit.inline
+def pack_a(args, lo, hi, T):
+    """Groups [lo, hi) of rows of A, for all threads."""
+    pack_groups(args, lo, hi, pack_rows, rows_panel, ROWS, T)
+    return 0
+
+
+@jit.inline
+def pack_groups(args, lo, hi, pack, panel, high, T):
+    """Groups of `high` rows with all of k, `panel` elements apart, by the function `pack`."""
+    k, stride, pair = load(args, PACK.k), load(args, PACK.stride), depth(T)
+    steps, first = (k + pair - 1) // pair, lo * high
+    a, to = ptr(load(args, PACK.w), T) + first * stride, panel_ptr(load(args, PACK.panels), T) + lo * panel(steps)
+    pack(to, a, min(load(args, PACK.rows), hi * high) - first, steps, k, stride, load(args, PACK.k_stride), T)
+
+
+@jit.inline
+def products(args, lo, hi, pack, panel, high, multiply, T, ACT, R):
+    """The loops of `matmul`, for a micro-kernel: `pack` brings A into its order, in groups of `high` rows that are
+    `panel` elements apart, `multiply` does a pair of blocks.
 
     Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the slice of the scratch that belongs
     to the first tile, and thus to the thread.
@@ -86,7 +110,11 @@ def products(args, lo, hi, pack_a, multiply, T, ACT, R):
     grid_m, grid_n = load(args, BLOCKED.grid_m), load(args, BLOCKED.grid_n)
     tile_m, tile_n = load(args, BLOCKED.tile_m), load(args, BLOCKED.tile_n)
     mc, kc, nc = load(args, BLOCKED.mc), load(args, BLOCKED.kc), load(args, BLOCKED.nc)
-    packed, part_offset = load(args, BLOCKED.panel), load(args, BLOCKED.part_offset)
+    packed, a_packed, part_offset = (
+        load(args, BLOCKED.panel),
+        load(args, BLOCKED.a_panel),
+        load(args, BLOCKED.part_offset),
+    )
     scratch = load(args, BLOCKED.scratch) + lo // load(args, BLOCKED.slice_items) * load(args, BLOCKED.slice_bytes)
     a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, BLOCKED.b_offset), T)
     across, pair = VECTORS * lanes(T), depth(T)
@@ -116,7 +144,12 @@ def products(args, lo, hi, pack_a, multiply, T, ACT, R):
                     pack_panels(panels, b_panel, b, columns, k, b_stride, b_k, across, T)
                 for i in range(i_start, i_stop, mc):
                     rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
-                    pack_a(a_block, a + at, rows, steps, k, a_stride, a_k, T)
+                    if a_packed:
+                        group = panel_ptr(load(args, BLOCKED.a), T) + (i // high * a_packed + p // pair * high)
+                        a_panel = a_packed
+                    else:
+                        group, a_panel = a_block, panel(steps)
+                        pack(group, a + at, rows, steps, k, a_stride, a_k, T)
                     part, part_stride = sum_ptr(load(args, BLOCKED.c), T) + c_at, c_stride
                     if splits > 1:
                         part = sum_ptr(load(args, BLOCKED.scratch) + load(args, BLOCKED.parts), T)
@@ -125,7 +158,7 @@ def products(args, lo, hi, pack_a, multiply, T, ACT, R):
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
                     ends = p == p_start, p + k >= p_stop and splits == 1
                     where = part, part_stride, c_at, j
-                    multiply(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
+                    multiply(args, group, a_panel, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
 
 
 @jit.inline
@@ -153,7 +186,7 @@ def destination(args, where, ends, nothing, T, ACT, R):
 
 
 @jit.inline
-def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
+def block(args, a_block, a_panel, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
     """The product of a packed block of A and one of B, added to the partial sums.
 
     `where`: the partial sums and their stride, the place in C, its first column; `ends`: first, last in k.
@@ -174,7 +207,7 @@ def block(args, a_block, panels, b_panel, steps, where, rows, columns, ends, T, 
         i = 0
         while i < rows:
             height = min(ROWS, rows - i)
-            a = a_block + (i // ROWS * (steps + 1) * ROWS + i % ROWS)
+            a = a_block + (i // ROWS * a_panel + i % ROWS)
             for r in range(height):  # lines of the result: asked for early, 2 % faster (1024 x 1024 x 1024)
                 fetch(c, (i + r) * c_stride + j)
                 fetch(c, (i + r) * c_stride + j + across // 2)

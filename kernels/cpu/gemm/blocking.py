@@ -5,6 +5,7 @@ Plain Python, which both kernels and the plans that launch them read: no Numba h
 
 from typing import NamedTuple
 
+from ...blocks.pool import SHARE
 from ...build import isa
 
 LANES = isa.lanes()
@@ -55,6 +56,11 @@ _B_BYTES = 4 << 20
 _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 
 PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
+
+# From so many threads on, and so much work for each, A is packed once for all of them (`shared_blocks`).
+LEAST_SHARING, _SHARED_WORK, _SHARED_ROWS = 4, 8 * PARALLEL_WORK, 128
+_SHARED_A_BYTES = 1 << 20  # of a tile's rows, which stay in the second-level cache for its neighbours
+SHARED_BYTES = 32 << 20  # of A that are packed at a time
 
 
 def pairs(dtype):
@@ -111,6 +117,18 @@ def _cost(m, rows, vectors, count, depth):
     return -(-m * depth // (vectors * count)) * vectors / depth * WAITING_TILES[rows, vectors]
 
 
+def rows_of(dtype):
+    """Rows of a group of packed rows of A."""
+    return TILE_ROWS if tiles(dtype) else ROWS
+
+
+def group(dtype, k):
+    """Elements of such a group with all of k: see `amx.pack_tiles` and `blocked.pack_rows`."""
+    if tiles(dtype):
+        return -(-k // TILE_DEPTH) * TILE_DEPTH // 2 * TILE_ROWS
+    return (-(-k // (2 if pairs(dtype) else 1)) + 1) * ROWS
+
+
 def panel_bytes(dtype):
     """Bytes of a panel's element: a float32 or float64, or a pair of bfloat16."""
     return 8 if dtype == "float64" else 4
@@ -137,10 +155,10 @@ class Blocks(NamedTuple):
     grain: int
 
 
-def _grid(m, n, k, threads, columns, tiled):
+def _grid(m, n, threads, columns, tiled, packing=None):
     """The grid of at most `threads` tiles that finishes first: products, plus packing of A and B."""
     best, high, short = None, *((TILE_ROWS, TILE_ROWS // 2) if tiled else (ROWS, SHORT_ROWS))
-    packing = 64 if tiled else 8  # products that cost as much as packing one element
+    packing = packing or (64 if tiled else 8)  # products that cost as much as packing one element
     for grid_m in range(1, threads + 1):
         tile_m = _up(-(-m // grid_m), high)
         tile_n = _up(-(-n // (threads // grid_m)), columns)
@@ -174,7 +192,7 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
         tile_m, tile_n = _up(m, high), _up(n, columns)
     else:
-        tile_m, tile_n = _grid(m, n, k, threads, columns, tiled)
+        tile_m, tile_n = _grid(m, n, threads, columns, tiled)
     steps = max(1, -(-k // pair))
     pieces = -(-steps * size // k_bytes)
     partial = pieces > 1 and own_sums
@@ -203,4 +221,48 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
         items_per_slice=-(-items // threads),
         items=items,
         grain=-(-PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
+    )
+
+
+def shares(m, n, k, threads, dtype):
+    """Whether so many threads pack A of a product together."""
+    work = 2 * m * n * k * (2 if dtype == "float64" else 1) // (4 if tiles(dtype) else 1)
+    return threads >= LEAST_SHARING and min(m, n) >= TILE_ROWS and work >= threads * _SHARED_WORK
+
+
+def shared_blocks(m, n, k, threads, dtype, own_sums):
+    """The `Blocks` of a product whose A is packed already: tiles of one panel of B, several for each thread.
+
+    Cores of a machine that others use, too, differ: of 16 of an Emerald Rapids one did 540, others up to 2,400 GFLOP/s
+    in tile registers, and a tile for each took as long as the slowest. 512 x 2048 x 2048 in bfloat16 took there 1,167
+    us by 16 tiles of 256 x 256, 990 by 64 of 128 x 128, 949 by 128 of 256 x 32 with A packed before; with B packed
+    before, too, 1,445: what other cores have just written comes slowly.
+    """
+    columns, pair, size, high = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), rows_of(dtype)
+    steps = max(1, -(-k // pair))
+    pieces = -(-steps * size // (_TILE_K_BYTES if tiles(dtype) else _K_BYTES))
+    partial = pieces > 1 and own_sums
+    steps = _up(-(-steps // pieces), lanes(dtype))
+    panels, most = -(-n // columns), max(1, _SHARED_A_BYTES // (steps * size * high))
+    bands = -(-m // (most * high))  # of rows
+    while panels * bands < 2 * SHARE * threads and m >= 2 * bands * _SHARED_ROWS:
+        bands *= 2
+    tile_m = _up(-(-m // bands), high)
+    bands = -(-m // tile_m)
+    items = bands * panels
+    each = -(-items // (SHARE * threads))
+    part_offset = _up(columns * steps * size, 64)
+    return Blocks(
+        grid=(bands, panels),
+        tile=(tile_m, columns),
+        mc=tile_m,
+        kc=steps * pair,
+        nc=columns,
+        b_offset=0,
+        part_offset=part_offset if partial else 0,
+        slice_bytes=part_offset + (_up(tile_m * columns * size, 64) if partial else 0),
+        slices=-(-items // each),
+        items_per_slice=each,
+        items=items,
+        grain=-1,
     )

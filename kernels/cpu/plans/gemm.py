@@ -6,7 +6,18 @@ A product goes to the blocked kernel or, where A or B is skinny, to one that rea
 import itertools
 import math
 
-from ...blocks.gemm import ACTIVATION_GRAD, ADD_ROWS, BLOCKED, BYTES, DOT_ROWS, INTEGER, LONG_DOT, PACK, PANELS, SCALED
+from ...blocks.gemm import (
+    ACTIVATION_GRAD,
+    ADD_ROWS,
+    BLOCKED,
+    BYTES,
+    DOT_ROWS,
+    INTEGER,
+    LONG_DOT,
+    PACK,
+    PANELS,
+    SCALED,
+)
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.gemm import FEW, SKINNY, ActivationGrad, PackWeight, Product
@@ -19,6 +30,7 @@ _WIDE = 64  # rows of a weight from which it is worth packing x
 # in 16 bits another order shows (`distributed.GatheringLinear` promises the same bits).
 _WIDE_16 = 16
 _GRAIN_BYTES = 1 << 19  # of a matrix: some 10 us of reading
+_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def product(problem, threads):
@@ -61,11 +73,38 @@ def product(problem, threads):
         if x.k and x.n <= FEW and x.a_stride == 1 and plain:
             return _add_rows(p, x, "b", (x.n, x.m, x.b_stride, x.b_k, x.a_k, x.n, 1), matrices, threads)
     own_sums = p.accumulate or p.result in ("float16", "bfloat16")
+    if matrices == 1 and not p.packed and blocking.shares(x.m, x.n, x.k, threads, p.dtype):
+        return _shared(p, x, threads, own_sums)
     cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
     numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
     name = f"gemm.{_blocked(p.dtype)}.matmul"
     first = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
+
+
+def _shared(p, x, threads, own_sums):
+    """A product whose A all threads pack first, as many of its rows at a time as make some MB."""
+    kind, item, result, high = _blocked(p.dtype), _BYTES[p.dtype], _BYTES[p.result], blocking.rows_of(p.dtype)
+    a_panel = blocking.group(p.dtype, x.k)
+    nbytes = a_panel * blocking.panel_bytes(p.dtype)
+    rows = min(-(-x.m // high), max(1, blocking.SHARED_BYTES // nbytes)) * high
+    launches, scratch = [], 0
+    for i in range(0, x.m, rows):
+        m = min(rows, x.m - i)
+        cut, groups, c = blocking.shared_blocks(m, x.n, x.k, threads, p.dtype, own_sums), -(-m // high), i * x.n
+        launches.append(launch(
+            kernel(f"gemm.{kind}.pack_a", T=p.dtype), PACK, groups, -(1 + (1 << 16) // (nbytes + 1)),
+            {"w": ("a", item * i * x.a_stride), "panels": ("a_panels", 0)}, rows=m, k=x.k, stride=x.a_stride,
+            k_stride=x.a_k,
+        ))  # fmt: skip
+        at = {"a": ("a_panels", 0), "c": ("c", result * c), "bias": ("bias", 0) if p.bias else None}
+        at["residual"] = ("residual", result * c) if p.residual else None
+        launches.append(launch(
+            kernel(f"gemm.{kind}.matmul", **_types(p, R=p.result)), BLOCKED, cut.items, cut.grain, at,
+            **{**_sizes(x), **_cut(cut), "rows": m}, panel=0, a_panel=a_panel, alpha=p.alpha,
+        ))  # fmt: skip
+        scratch = max(scratch, cut.slices * cut.slice_bytes)
+    return Plan(tuple(launches), (("a_panels", rows // high * nbytes), ("scratch", scratch)))
 
 
 def _scaled(p, threads):
