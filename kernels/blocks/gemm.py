@@ -10,12 +10,12 @@ from . import Block
 # C[rows, columns] = A[rows, k] B[k, columns] in tiles, of which a grid covers each matrix; blocks of mc x kc of A and
 # of kc x nc of B are packed. `panel` is the size of a panel of a B that is packed already (0: it is not), `b_offset`
 # where the block of B lies in a slice of the scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts
-# of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch. `a_panel` is the size of a group
+# of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch. `a_group` is the size of a group
 # of rows of an A that is packed already (0: it is not).
 BLOCKED = Block(
     """a b c bias? residual? scratch |
     rows columns k a_stride a_k b_k b_stride c_stride grid_m grid_n tile_m tile_n mc kc nc panel b_offset part_offset
-    slice_bytes slice_items splits=0 split_k=0 parts=0 a_panel=0 alpha:f64 batch=0 dims*"""
+    slice_bytes slice_items splits=0 split_k=0 parts=0 a_group=0 alpha:f64 batch=0 dims*"""
 )
 INTEGER = Block("a b c | rows columns k a_stride a_k b_k b_stride c_stride alpha batch dims*")
 

@@ -18,6 +18,7 @@ from ...lang.simd import address, bitcast, load, ptr, stack, store, vload, vload
 from ...lang.vector import I8, I64, literal_of
 from .blocked import add_parts, batch_offsets, destination, pack_groups, products
 from .blocking import TILE_DEPTH, TILE_ROWS
+from .blocking import tiles_group as group_of_tiles
 from .epilogue import activates, finish_row
 from .lanes import store_lanes
 from .microkernel import fetch, panel_ptr, sum_ptr
@@ -33,6 +34,8 @@ TILE_BYTES, STEP_BYTES, LINE_BYTES, CONFIG_BYTES = TILE_ROWS * ACROSS * 4, 4 * S
 # Strides of packed tiles of A, and of a panel of B: see `tile_sums`.
 PACKED, PANEL = (ROW, HALF * ROW, STEP_BYTES), (2 * ROW, STEP_BYTES)
 U16 = types.uint16
+
+tiles_group = jit.inline(group_of_tiles)
 
 
 def call_tiles(builder, name, *arguments):
@@ -132,12 +135,6 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
 
 
 @jit.inline
-def tiles_panel(steps):
-    """Elements, of 4 bytes, of TILE_ROWS packed rows of A."""
-    return (steps + PAIRS - 1) // PAIRS * STEP
-
-
-@jit.inline
 def pack_tiles(target, x, total, steps, k, stride, k_stride, T):
     """Pack x[i, p] = x[i * stride + p * k_stride] into tiles of 16 rows of 16 pairs, two of them a step of k.
 
@@ -179,7 +176,7 @@ def pack_tiles(target, x, total, steps, k, stride, k_stride, T):
 
 
 @jit.inline
-def block(args, a_block, a_panel, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
+def block(args, a_groups, a_group, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
     """The product of a packed block of A and one of B, as `blocked.block` does it with vectors."""
     part, part_stride, c_at, j_start = where
     tile, last = sum_ptr(stack(TILE_BYTES), T), panel_ptr(stack(STEP_BYTES), T)
@@ -200,7 +197,7 @@ def block(args, a_block, a_panel, panels, b_panel, steps, where, rows, columns, 
             fill_row(last + rest * ACROSS, (PAIRS - rest) * ACROSS, 0)
         for i in range(0, rows, TILE_ROWS):
             height = min(TILE_ROWS, rows - i)
-            a = address(a_block + i // TILE_ROWS * a_panel)
+            a = address(a_groups + i // TILE_ROWS * a_group)
             direct = at_once and width == ACROSS and (height == TILE_ROWS or height == HALF)
             to, step, more, more_row = tile, ACROSS, nothing, 0
             if direct:
@@ -245,7 +242,7 @@ def begin():
 def matmul(args, lo, hi, T, ACT, R):
     """As `blocked.matmul`, for bfloat16."""
     begin()
-    products(args, lo, hi, pack_tiles, tiles_panel, TILE_ROWS, block, T, ACT, R)
+    products(args, lo, hi, pack_tiles, tiles_group, TILE_ROWS, block, T, ACT, R)
     release()
     return 0
 
@@ -253,7 +250,7 @@ def matmul(args, lo, hi, T, ACT, R):
 @jit.inline
 def pack_a(args, lo, hi, T):
     """As `blocked.pack_a`."""
-    pack_groups(args, lo, hi, pack_tiles, tiles_panel, TILE_ROWS, T)
+    pack_groups(args, lo, hi, pack_tiles, tiles_group, TILE_ROWS, T)
     return 0
 
 

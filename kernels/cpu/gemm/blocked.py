@@ -13,12 +13,15 @@ from ...build import jit
 from ...lang.by_type import by_type
 from ...lang.simd import address, bitcast, fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
 from .blocking import LANES, ROWS, SHORT_ROWS, VECTORS
+from .blocking import rows_group as group_of_rows
 from .epilogue import activates, finish_row
 from .microkernel import depth, fetch, holds_sums, lanes, lanes_of, panel_ptr, sum_ptr, tile_product
 from .pack import pack_panels
 
 ROW_BYTES = VECTORS * 64
 TILE_BYTES = ROWS * ROW_BYTES
+
+rows_group = jit.inline(group_of_rows)
 
 
 @by_type
@@ -64,42 +67,36 @@ def matmul(args, lo, hi, T, ACT, R):
 
     C and the residual (which may be C) are of type R.
     """
-    products(args, lo, hi, pack_rows, rows_panel, ROWS, block, T, ACT, R)
+    products(args, lo, hi, pack_rows, rows_group, ROWS, block, T, ACT, R)
     return 0
-
-
-@jit.inline
-def rows_panel(steps):
-    """Elements of ROWS packed rows of A: behind them is space to fill up the last vector."""
-    return (steps + 1) * ROWS
 
 
 @jit.inline
 def pack_rows(target, x, total, steps, k, stride, k_stride, T):
     """A block of A in panels of ROWS rows."""
-    pack_panels(target, rows_panel(steps), x, total, k, stride, k_stride, types.int64(ROWS), T)
+    pack_panels(target, rows_group(steps), x, total, k, stride, k_stride, types.int64(ROWS), T)
 
 
 @jit.inline
 def pack_a(args, lo, hi, T):
     """Groups [lo, hi) of rows of A, for all threads."""
-    pack_groups(args, lo, hi, pack_rows, rows_panel, ROWS, T)
+    pack_groups(args, lo, hi, pack_rows, rows_group, ROWS, T)
     return 0
 
 
 @jit.inline
-def pack_groups(args, lo, hi, pack, panel, high, T):
-    """Groups of `high` rows with all of k, `panel` elements apart, by the function `pack`."""
+def pack_groups(args, lo, hi, pack, group, high, T):
+    """Groups of `high` rows with all of k, of `group` elements each, by the function `pack`."""
     k, stride, pair = load(args, PACK.k), load(args, PACK.stride), depth(T)
     steps, first = (k + pair - 1) // pair, lo * high
-    a, to = ptr(load(args, PACK.w), T) + first * stride, panel_ptr(load(args, PACK.panels), T) + lo * panel(steps)
+    a, to = ptr(load(args, PACK.w), T) + first * stride, panel_ptr(load(args, PACK.panels), T) + lo * group(steps)
     pack(to, a, min(load(args, PACK.rows), hi * high) - first, steps, k, stride, load(args, PACK.k_stride), T)
 
 
 @jit.inline
-def products(args, lo, hi, pack, panel, high, multiply, T, ACT, R):
-    """The loops of `matmul`, for a micro-kernel: `pack` brings A into its order, in groups of `high` rows that are
-    `panel` elements apart, `multiply` does a pair of blocks.
+def products(args, lo, hi, pack, group, high, multiply, T, ACT, R):
+    """The loops of `matmul`, for a micro-kernel: `pack` brings A into its order, in groups of `high` rows, of `group`
+    elements each, `multiply` does a pair of blocks.
 
     Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the slice of the scratch that belongs
     to the first tile, and thus to the thread.
@@ -110,11 +107,8 @@ def products(args, lo, hi, pack, panel, high, multiply, T, ACT, R):
     grid_m, grid_n = load(args, BLOCKED.grid_m), load(args, BLOCKED.grid_n)
     tile_m, tile_n = load(args, BLOCKED.tile_m), load(args, BLOCKED.tile_n)
     mc, kc, nc = load(args, BLOCKED.mc), load(args, BLOCKED.kc), load(args, BLOCKED.nc)
-    packed, a_packed, part_offset = (
-        load(args, BLOCKED.panel),
-        load(args, BLOCKED.a_panel),
-        load(args, BLOCKED.part_offset),
-    )
+    packed, a_packed = load(args, BLOCKED.panel), load(args, BLOCKED.a_group)
+    part_offset = load(args, BLOCKED.part_offset)
     scratch = load(args, BLOCKED.scratch) + lo // load(args, BLOCKED.slice_items) * load(args, BLOCKED.slice_bytes)
     a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, BLOCKED.b_offset), T)
     across, pair = VECTORS * lanes(T), depth(T)
@@ -145,11 +139,11 @@ def products(args, lo, hi, pack, panel, high, multiply, T, ACT, R):
                 for i in range(i_start, i_stop, mc):
                     rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
                     if a_packed:
-                        group = panel_ptr(load(args, BLOCKED.a), T) + (i // high * a_packed + p // pair * high)
-                        a_panel = a_packed
+                        a_groups = panel_ptr(load(args, BLOCKED.a), T) + (i // high * a_packed + p // pair * high)
+                        a_group = a_packed
                     else:
-                        group, a_panel = a_block, panel(steps)
-                        pack(group, a + at, rows, steps, k, a_stride, a_k, T)
+                        a_groups, a_group = a_block, group(steps)
+                        pack(a_groups, a + at, rows, steps, k, a_stride, a_k, T)
                     part, part_stride = sum_ptr(load(args, BLOCKED.c), T) + c_at, c_stride
                     if splits > 1:
                         part = sum_ptr(load(args, BLOCKED.scratch) + load(args, BLOCKED.parts), T)
@@ -158,7 +152,7 @@ def products(args, lo, hi, pack, panel, high, multiply, T, ACT, R):
                         part, part_stride = sum_ptr(scratch + part_offset, T) + (i - i_start) * nc, nc
                     ends = p == p_start, p + k >= p_stop and splits == 1
                     where = part, part_stride, c_at, j
-                    multiply(args, group, a_panel, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
+                    multiply(args, a_groups, a_group, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R)
 
 
 @jit.inline
@@ -186,7 +180,7 @@ def destination(args, where, ends, nothing, T, ACT, R):
 
 
 @jit.inline
-def block(args, a_block, a_panel, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
+def block(args, a_groups, a_group, panels, b_panel, steps, where, rows, columns, ends, T, ACT, R):
     """The product of a packed block of A and one of B, added to the partial sums.
 
     `where`: the partial sums and their stride, the place in C, its first column; `ends`: first, last in k.
@@ -207,7 +201,7 @@ def block(args, a_block, a_panel, panels, b_panel, steps, where, rows, columns, 
         i = 0
         while i < rows:
             height = min(ROWS, rows - i)
-            a = a_block + (i // ROWS * a_panel + i % ROWS)
+            a = a_groups + (i // ROWS * a_group + i % ROWS)
             for r in range(height):  # lines of the result: asked for early, 2 % faster (1024 x 1024 x 1024)
                 fetch(c, (i + r) * c_stride + j)
                 fetch(c, (i + r) * c_stride + j + across // 2)

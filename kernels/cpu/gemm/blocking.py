@@ -122,11 +122,19 @@ def rows_of(dtype):
     return TILE_ROWS if tiles(dtype) else ROWS
 
 
+def rows_group(steps):
+    """Elements of such a group for vectors: behind its steps is space to fill up the last vector."""
+    return (steps + 1) * ROWS
+
+
+def tiles_group(steps):
+    """Elements, pairs, of such a group for tile registers: whole tiles."""
+    return (steps + TILE_DEPTH // 2 - 1) // (TILE_DEPTH // 2) * (TILE_DEPTH // 2) * TILE_ROWS
+
+
 def group(dtype, k):
-    """Elements of such a group with all of k: see `amx.pack_tiles` and `blocked.pack_rows`."""
-    if tiles(dtype):
-        return -(-k // TILE_DEPTH) * TILE_DEPTH // 2 * TILE_ROWS
-    return (-(-k // (2 if pairs(dtype) else 1)) + 1) * ROWS
+    """Elements of such a group with all of k."""
+    return tiles_group(-(-k // 2)) if tiles(dtype) else rows_group(-(-k // (2 if pairs(dtype) else 1)))
 
 
 def panel_bytes(dtype):
@@ -155,10 +163,10 @@ class Blocks(NamedTuple):
     grain: int
 
 
-def _grid(m, n, threads, columns, tiled, packing=None):
+def _grid(m, n, threads, columns, tiled):
     """The grid of at most `threads` tiles that finishes first: products, plus packing of A and B."""
     best, high, short = None, *((TILE_ROWS, TILE_ROWS // 2) if tiled else (ROWS, SHORT_ROWS))
-    packing = packing or (64 if tiled else 8)  # products that cost as much as packing one element
+    packing = 64 if tiled else 8  # products that cost as much as packing one element
     for grid_m in range(1, threads + 1):
         tile_m = _up(-(-m // grid_m), high)
         tile_n = _up(-(-n // (threads // grid_m)), columns)

@@ -85,8 +85,8 @@ def product(problem, threads):
 def _shared(p, x, threads, own_sums):
     """A product whose A all threads pack first, as many of its rows at a time as make some MB."""
     kind, item, result, high = _blocked(p.dtype), _BYTES[p.dtype], _BYTES[p.result], blocking.rows_of(p.dtype)
-    a_panel = blocking.group(p.dtype, x.k)
-    nbytes = a_panel * blocking.panel_bytes(p.dtype)
+    a_group = blocking.group(p.dtype, x.k)
+    nbytes = a_group * blocking.panel_bytes(p.dtype)
     rows = min(-(-x.m // high), max(1, blocking.SHARED_BYTES // nbytes)) * high
     launches, scratch = [], 0
     for i in range(0, x.m, rows):
@@ -94,17 +94,17 @@ def _shared(p, x, threads, own_sums):
         cut, groups, c = blocking.shared_blocks(m, x.n, x.k, threads, p.dtype, own_sums), -(-m // high), i * x.n
         launches.append(launch(
             kernel(f"gemm.{kind}.pack_a", T=p.dtype), PACK, groups, -(1 + (1 << 16) // (nbytes + 1)),
-            {"w": ("a", item * i * x.a_stride), "panels": ("a_panels", 0)}, rows=m, k=x.k, stride=x.a_stride,
+            {"w": ("a", item * i * x.a_stride), "panels": ("a_groups", 0)}, rows=m, k=x.k, stride=x.a_stride,
             k_stride=x.a_k,
         ))  # fmt: skip
-        at = {"a": ("a_panels", 0), "c": ("c", result * c), "bias": ("bias", 0) if p.bias else None}
+        at = {"a": ("a_groups", 0), "c": ("c", result * c), "bias": ("bias", 0) if p.bias else None}
         at["residual"] = ("residual", result * c) if p.residual else None
         launches.append(launch(
             kernel(f"gemm.{kind}.matmul", **_types(p, R=p.result)), BLOCKED, cut.items, cut.grain, at,
-            **{**_sizes(x), **_cut(cut), "rows": m}, panel=0, a_panel=a_panel, alpha=p.alpha,
+            **{**_sizes(x), **_cut(cut), "rows": m}, panel=0, a_group=a_group, alpha=p.alpha,
         ))  # fmt: skip
         scratch = max(scratch, cut.slices * cut.slice_bytes)
-    return Plan(tuple(launches), (("a_panels", rows // high * nbytes), ("scratch", scratch)))
+    return Plan(tuple(launches), (("a_groups", rows // high * nbytes), ("scratch", scratch)))
 
 
 def _scaled(p, threads):
