@@ -53,6 +53,13 @@ def vector(p, value):
 
 
 @by_type
+def number(p, value):
+    """A vector of one lane in that type."""
+    dtype = compute_type(p.dtype)
+    return lambda p, value: fill(value, dtype, 1)
+
+
+@by_type
 def places(p):
     """0, 1, ... over the lanes of such a vector."""
     lanes = _lanes(p.dtype)

@@ -41,6 +41,22 @@ def test_rows_of_a_part_of_a_warp(device, rng, size, dtype):
 
 
 @pytest.mark.in_turn("dtype")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [61, 96, 1001, 4096])
+def test_rows_of_equal_elements_have_no_variance(device, size, dtype):
+    """Rows that registers hold and others; a sum through the count would be beside 1000.1 in float32."""
+    x = ic.full((4, size), 1000.1, dtype=dtype, device=device)
+    for y in (x, x[:, 1:]):
+        variance, mean = ic.var_mean(y, 1)
+        assert variance.cpu().tolist() == [0.0] * 4 and mean.equal(y[:, 0])
+        assert F.layer_norm(y, y.shape[1:]).abs().max().item() == 0
+    groups = x[:, : size // 4 * 4].reshape(4, 4, -1)
+    assert F.group_norm(groups, 2).abs().max().item() == 0
+    assert F.batch_norm(groups, None, None, None, None, True).abs().max().item() == 0
+    assert F.batch_norm(x, None, None, None, None, True).abs().max().item() == 0
+
+
+@pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("shape", [(150, 8), (9, 5), (7, 8, 3)])
 def test_batch_norm(device, rng, shape, dtype):

@@ -15,22 +15,15 @@ from ...cpu.gemm.microkernel import sum_ptr
 from ...cpu.norm.channels import factor_of
 from ...lang.by_type import by_type
 from ...lang.ptx import WARP, barrier, block, blocks, from_lane, shared, thread, threads
-from ...lang.simd import address, bitcast, fill, load, muladd, ptr, reduce_add, store, vload_aligned, vstore_aligned
-from ...lang.vector import compute_type
-from ..block import SHORT, across, add, share_rows, vector, width
+from ...lang.simd import address, bitcast, load, muladd, ptr, reduce_add, store, vload_aligned, vstore_aligned
+from ..block import SHORT, across, add, number, share_rows, vector, width
 from ..gemm.wgmma import ratio
+from .rows import first_of
 
 F64, I64 = types.float64, types.int64
 TOGETHER = 4  # channels of one element an image that a block takes at once: alone, each would read 32 bytes for 4
 SUMS_BYTES = 16 * TOGETHER * 8  # of 16 warps
 TINY = 16  # elements of a channel that a thread goes through
-
-
-@by_type
-def number(p, value):
-    """A vector of one lane in the type that elements of a pointer are computed in."""
-    dtype = compute_type(p.dtype)
-    return lambda p, value: fill(value, dtype, 1)
 
 
 @by_type
@@ -98,9 +91,9 @@ def over(unit, like, team, state, add):
 
 
 @jit.inline
-def add_elements(state, place, like):
-    total, x = state
-    return total + fetch(x, place, like), x
+def add_distances(state, place, like):
+    total, x, first = state
+    return total + (fetch(x, place, like) - first), x, first
 
 
 @jit.inline
@@ -121,7 +114,9 @@ def add_products(state, place, like):
 @jit.inline
 def mean_and_variance(x, unit, like, team):
     """Of a unit, in two passes: E[x^2] - mean^2 cancels."""
-    mean = sum_over(reduce_add(over(unit, like, team, (like, x), add_elements)[0]), team) / float(unit[0])
+    first = first_of(x, unit[0])
+    distances = over(unit, like, team, (like, x, like + first), add_distances)[0]
+    mean = first + F64(sum_over(reduce_add(distances), team)) / float(unit[0])
     total = over(unit, like, team, (like, x, like + mean), add_squares)[0]
     return mean, sum_over(reduce_add(total), team) / float(unit[0])
 

@@ -13,7 +13,7 @@ from ...blocks.norm import ADD_RMS, LAYER, RMS, VARIANCE
 from ...build import jit
 from ...lang.simd import bitcast, load, muladd, ptr, reduce_add, select, store
 from ...lang.wide import inverse_root, quotient
-from ..block import fold_row, places, read, team_sum, vector, width, write
+from ..block import fold_row, number, places, read, team_sum, vector, width, write
 from .held import each_row, inside_part, lined, own_rows, part_of, part_sum, read_along, read_part, write_part
 
 F32, F64 = types.float32, types.float64
@@ -26,8 +26,10 @@ def add_squares(total, v, left):
 
 
 @jit.inline
-def add_plain(total, v, left):
-    return total + v
+def add_distances(state, v, left):
+    """The state is (sum of distances from the first element, that element, numbers of lanes)."""
+    total, first, lanes = state
+    return total + select(lanes < left, v - first, 0.0), first, lanes
 
 
 @jit.inline
@@ -142,10 +144,26 @@ def add_rms_norm(args, lo, hi, T, W, TEAM, PIECES, SPAN):
 
 
 @jit.inline
+def first_of(x, size):
+    """The first element, from which means are distances (as in `cpu/norm/rows.py`); 0 where it is no finite number."""
+    first = F64(reduce_add(read(x, 0, min(size, 1), number(x, 0.0))))
+    return first if abs(first) < math.inf else 0.0
+
+
+@jit.inline
 def row_mean(x, size, team):
     """Mean of `size` contiguous elements."""
-    nothing = vector(x, 0.0)
-    return team_sum(reduce_add(fold_row(x, size, team, nothing, add_plain, nothing)), team) / float(size)
+    nothing, first = vector(x, 0.0), first_of(x, size)
+    state = fold_row(x, size, team, (nothing, nothing + first, places(x)), add_distances, nothing)
+    return first + F64(team_sum(reduce_add(state[0]), team)) / float(size)
+
+
+@jit.inline
+def held_mean(v, x, size, part, like, TEAM):
+    """Mean of a row of whose elements v is what threads hold."""
+    first = first_of(x, size)
+    distances = select(inside_part(x, part, like), v - F32(first), 0.0)
+    return F32(first + F64(part_sum(reduce_add(distances), TEAM)) / float(size))
 
 
 @jit.inline
@@ -163,7 +181,7 @@ def layer_held(args, row, like, T, W, B, TEAM, SPAN):
     x = ptr(load(args, LAYER.x), T) + row * load(args, LAYER.x_stride)
     part = part_of(x, size, TEAM, SPAN)
     v = read_row(x, part, like)
-    mean = F32(F64(part_sum(reduce_add(v), TEAM)) / float(size))
+    mean = held_mean(v, x, size, part, like, TEAM)
     v = select(inside_part(x, part, like), v - mean, 0.0)
     v = v * held_scale(v, size, eps, TEAM)
     if load(args, LAYER.w) != 0:
@@ -207,7 +225,7 @@ def variance_held(args, row, like, T, W, B, TEAM, SPAN):
     x = ptr(load(args, VARIANCE.x), T) + row * load(args, VARIANCE.stride)
     part = part_of(x, size, TEAM, SPAN)
     v = read_row(x, part, like)
-    mean = F32(F64(part_sum(reduce_add(v), TEAM)) / float(size))
+    mean = held_mean(v, x, size, part, like, TEAM)
     v = select(inside_part(x, part, like), v - mean, 0.0)
     found = F64(part_sum(reduce_add(v * v), TEAM)) / bitcast(load(args, VARIANCE.divisor), F64)
     if part[0] == 0:
