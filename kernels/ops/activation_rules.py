@@ -116,9 +116,10 @@ def mish(input):
 
 @mish.grad("input")
 def _(g, input):
-    e = m.exp(m.minimum(input, 20.0))
+    x = m.minimum(input, 20.0)  # from there on the slope is 1
+    e = m.exp(x)
     n = e * (e + 2.0)
-    return g * (n / (n + 2.0) + input * (4.0 * e * (e + 1.0) / ((n + 2.0) * (n + 2.0))))
+    return g * (n / (n + 2.0) + x * (4.0 * e * (e + 1.0) / ((n + 2.0) * (n + 2.0))))
 
 
 @elementwise(ref=lambda x: x / (1 + np.abs(x)), dtypes=NUMBERS, result="float")

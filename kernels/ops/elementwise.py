@@ -266,7 +266,7 @@ def relu(input):
 
 @relu.grad("input")
 def _(g, out):
-    return m.where(out > 0, g, 0.0)
+    return m.where(out <= 0, 0.0, g)  # of NaN, too
 
 
 @elementwise(ref=lambda x: x * m.sigmoid(x), dtypes=INEXACT)
@@ -418,7 +418,7 @@ def maximum(input, other):
 
 @maximum.grad("input", "other")
 def _(g, input, other):
-    return m.where(input > other, g, m.where(input == other, 0.5 * g, 0.0))
+    return m.where(input < other, 0.0, m.where(input == other, 0.5 * g, g))  # NaN hands it to both
 
 
 @elementwise(ref=np.minimum, dtypes=ALL, exact=True)
@@ -429,7 +429,7 @@ def minimum(input, other):
 
 @minimum.grad("input", "other")
 def _(g, input, other):
-    return m.where(input < other, g, m.where(input == other, 0.5 * g, 0.0))
+    return m.where(input > other, 0.0, m.where(input == other, 0.5 * g, g))
 
 
 def _check_where(dtype, condition, input, other):

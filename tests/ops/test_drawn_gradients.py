@@ -133,6 +133,7 @@ SCORES, LABELS = Spec(np.array([[1.0, 2.0, 3.0]]), "float64"), Spec(np.array([[2
 EQUAL, SIGNS = Spec(np.array([1.0, 2.0, 2.0]), "float64"), Spec(np.array([1.0, 1.0, -1.0]), "float64")
 NONE, SOME = Spec(np.zeros((2, 3)), "float64"), Spec(np.arange(6.0).reshape(2, 3) - 1, "float64")
 CERTAIN, HALF = Spec(np.array([0.0, 1.0]), "float64"), Spec(np.array([0.5, 0.5]), "float64")
+NO_NUMBER, FAR = Spec(np.array([np.nan, 1.0, -1.0]), "float64"), Spec(np.array([1e20, 30.0, -30.0]), "float64")
 F = "nn.functional."
 # What draws have found, and is mended.
 MENDED = {
@@ -153,6 +154,10 @@ MENDED = {
         {"margin": 2.0, "p": 1.0, "eps": 0},
     ),
     "angles of nothing": ("f", F + "cosine_embedding_loss", [SOME, NONE, Spec(np.array([1, -1]), "int64")], {}),
+    "no number before relu": ("f", "relu", [NO_NUMBER], {}),
+    "the larger one of no number": ("f", "maximum", [NO_NUMBER, SIGNS], {}),
+    "the smaller one of no number": ("f", "minimum", [SIGNS, NO_NUMBER], {}),
+    "mish far out": ("f", F + "mish", [FAR], {}),
     "certain probabilities": ("f", F + "binary_cross_entropy", [CERTAIN, HALF], {}),
 }
 

@@ -239,12 +239,13 @@ def shares(m, n, k, threads, dtype):
 
 
 def shared_blocks(m, n, k, threads, dtype, own_sums):
-    """The `Blocks` of a product whose A is packed already: tiles of one panel of B, several for each thread.
+    """The `Blocks` of a product whose A is packed already: tiles of one panel of B or a few, several for each thread.
 
     Cores of a machine that others use, too, differ: of 16 of an Emerald Rapids one did 540, others up to 2,400 GFLOP/s
     in tile registers, and a tile for each took as long as the slowest. 512 x 2048 x 2048 in bfloat16 took there 1,167
     us by 16 tiles of 256 x 256, 990 by 64 of 128 x 128, 949 by 128 of 256 x 32 with A packed before; with B packed
-    before, too, 1,445: what other cores have just written comes slowly.
+    before, too, 1,445: what other cores have just written comes slowly. Tiles beside one another share A, which stays
+    in the second-level cache; where k is cut, its pieces come again for each tile, so these have up to four panels.
     """
     columns, pair, size, high = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), rows_of(dtype)
     steps = max(1, -(-k // pair))
@@ -255,8 +256,11 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
     bands = -(-m // (most * high))  # of rows
     while panels * bands < 2 * SHARE * threads and m >= 2 * bands * _SHARED_ROWS:
         bands *= 2
-    tile_m = _up(-(-m // bands), high)
+    tile_m, together = _up(-(-m // bands), high), 1
     bands = -(-m // tile_m)
+    while pieces > 1 and together < 4 and bands * -(-panels // (2 * together)) >= SHARE * threads:
+        together *= 2
+    panels, columns = -(-panels // together), columns * together
     items = bands * panels
     each = -(-items // (SHARE * threads))
     part_offset = _up(columns * steps * size, 64)
