@@ -58,8 +58,11 @@ _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
 
 # From so many threads on, and so much work for each, A is packed once for all of them (`shared_blocks`).
-LEAST_SHARING, _SHARED_WORK, _SHARED_ROWS = 4, 8 * PARALLEL_WORK, 128
-_SHARED_A_BYTES = 1 << 20  # of a tile's rows, which stay in the second-level cache for its neighbours
+LEAST_SHARING, _SHARED_WORK = 4, 8 * PARALLEL_WORK
+_SHARED_ROWS = (
+    128,
+    256,
+)  # of a tile, with a piece of k of full length: fewer pack B too often, more are too much for a cache
 SHARED_BYTES = 32 << 20  # of A that are packed at a time
 
 
@@ -249,12 +252,14 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
     """
     columns, pair, size, high = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), rows_of(dtype)
     steps = max(1, -(-k // pair))
-    pieces = -(-steps * size // (_TILE_K_BYTES if tiles(dtype) else _K_BYTES))
+    k_bytes = _TILE_K_BYTES if tiles(dtype) else _K_BYTES
+    pieces = -(-steps * size // k_bytes)
     partial = pieces > 1 and own_sums
     steps = _up(-(-steps // pieces), lanes(dtype))
-    panels, most = -(-n // columns), max(1, _SHARED_A_BYTES // (steps * size * high))
+    least, most = _SHARED_ROWS
+    panels, most = -(-n // columns), max(1, most * k_bytes // (steps * size * high))
     bands = -(-m // (most * high))  # of rows
-    while panels * bands < 2 * SHARE * threads and m >= 2 * bands * _SHARED_ROWS:
+    while panels * bands < 2 * SHARE * threads and m >= 2 * bands * least:
         bands *= 2
     tile_m, together = _up(-(-m // bands), high), 1
     bands = -(-m // tile_m)
