@@ -59,11 +59,10 @@ PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: wo
 
 # From so many threads on, and so much work for each, A is packed once for all of them (`shared_blocks`).
 LEAST_SHARING, _SHARED_WORK = 4, 8 * PARALLEL_WORK
-_SHARED_ROWS = (
-    128,
-    256,
-)  # of a tile, with a piece of k of full length: fewer pack B too often, more are too much for a cache
-SHARED_BYTES = 32 << 20  # of A that are packed at a time
+_SHARED_ROWS = 128, 256  # of a block, where pieces of k have full length: fewer pack B too often, more fill a cache
+_SHARED_LEAST = 512, 1024  # columns of a large A's product, and rows that are packed at a time at least
+_SHARED_B_BYTES = 32 << 20  # of a B that the third-level cache keeps
+SHARED_BYTES = 64 << 20  # of A that are packed at a time
 
 
 def pairs(dtype):
@@ -236,19 +235,25 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
 
 
 def shares(m, n, k, threads, dtype):
-    """Whether so many threads pack A of a product together."""
+    """Whether so many threads pack A of a product together: for few columns that takes longer than it saves, and of
+    very long rows too few fit.
+    """
     work = 2 * m * n * k * (2 if dtype == "float64" else 1) // (4 if tiles(dtype) else 1)
-    return threads >= LEAST_SHARING and min(m, n) >= TILE_ROWS and work >= threads * _SHARED_WORK
+    least_columns, least_rows = _SHARED_LEAST
+    few = n < least_columns and m * k > 1 << 21
+    fits = panel_bytes(dtype) * group(dtype, k) * min(m, least_rows) <= SHARED_BYTES * rows_of(dtype)
+    return threads >= LEAST_SHARING and min(m, n) >= TILE_ROWS and work >= threads * _SHARED_WORK and fits and not few
 
 
 def shared_blocks(m, n, k, threads, dtype, own_sums):
-    """The `Blocks` of a product whose A is packed already: tiles of one panel of B or a few, several for each thread.
+    """The `Blocks` of a product whose A is packed already: small tiles, several for each thread.
 
     Cores of a machine that others use, too, differ: of 16 of an Emerald Rapids one did 540, others up to 2,400 GFLOP/s
     in tile registers, and a tile for each took as long as the slowest. 512 x 2048 x 2048 in bfloat16 took there 1,167
     us by 16 tiles of 256 x 256, 990 by 64 of 128 x 128, 949 by 128 of 256 x 32 with A packed before; with B packed
     before, too, 1,445: what other cores have just written comes slowly. Tiles beside one another share A, which stays
-    in the second-level cache; where k is cut, its pieces come again for each tile, so these have up to four panels.
+    in the second-level cache; where k is cut, or B does not stay in the third-level cache, tiles are larger if enough
+    are left, lest either comes too often (not measured).
     """
     columns, pair, size, high = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), rows_of(dtype)
     steps = max(1, -(-k // pair))
@@ -257,22 +262,26 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
     partial = pieces > 1 and own_sums
     steps = _up(-(-steps // pieces), lanes(dtype))
     least, most = _SHARED_ROWS
-    panels, most = -(-n // columns), max(1, most * k_bytes // (steps * size * high))
-    bands = -(-m // (most * high))  # of rows
+    panels, most = -(-n // columns), max(1, most * k_bytes // (steps * size * high)) * high
+    bands = -(-m // most)  # of rows
     while panels * bands < 2 * SHARE * threads and m >= 2 * bands * least:
         bands *= 2
-    tile_m, together = _up(-(-m // bands), high), 1
+    mc = tile_m = _up(-(-m // bands), high)
+    if pieces > 1 or (bands > 4 and panels * steps * columns * size > _SHARED_B_BYTES):
+        together = 1
+        while together < 4 and -(-m // mc) * -(-panels // (2 * together)) >= SHARE * threads:
+            together *= 2
+        panels, columns = -(-panels // together), columns * together
+        while together == 4 and tile_m < 4 * mc and -(-m // (2 * tile_m)) * panels >= 2 * SHARE * threads:
+            tile_m *= 2
     bands = -(-m // tile_m)
-    while pieces > 1 and together < 4 and bands * -(-panels // (2 * together)) >= SHARE * threads:
-        together *= 2
-    panels, columns = -(-panels // together), columns * together
     items = bands * panels
     each = -(-items // (SHARE * threads))
     part_offset = _up(columns * steps * size, 64)
     return Blocks(
         grid=(bands, panels),
         tile=(tile_m, columns),
-        mc=tile_m,
+        mc=mc,
         kc=steps * pair,
         nc=columns,
         b_offset=0,
