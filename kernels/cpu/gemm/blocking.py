@@ -61,6 +61,7 @@ PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: wo
 LEAST_SHARING, _SHARED_WORK = 4, 8 * PARALLEL_WORK
 _SHARED_ROWS = 128, 256  # of a block, where pieces of k have full length: fewer pack B too often, more fill a cache
 _SHARED_LEAST = 512, 1024  # columns of a large A's product, and rows that are packed at a time at least
+_LARGE = 1 << 21  # elements of such an A
 _SHARED_B_BYTES = 32 << 20  # of a B that the third-level cache keeps
 SHARED_BYTES = 64 << 20  # of A that are packed at a time
 
@@ -165,6 +166,18 @@ class Blocks(NamedTuple):
     grain: int
 
 
+def _piece_bytes(dtype):
+    """Bytes of a row's piece of k, at most."""
+    return _TILE_K_BYTES if tiles(dtype) else _K_BYTES
+
+
+def _pieces(k, dtype):
+    """(how many pieces k is cut into, steps of each), whatever the number of threads, so that sums stay the same."""
+    steps = max(1, -(-k // (2 if pairs(dtype) else 1)))
+    count = -(-steps * panel_bytes(dtype) // _piece_bytes(dtype))
+    return count, _up(-(-steps // count), lanes(dtype))
+
+
 def _grid(m, n, threads, columns, tiled):
     """The grid of at most `threads` tiles that finishes first: products, plus packing of A and B."""
     best, high, short = None, *((TILE_ROWS, TILE_ROWS // 2) if tiled else (ROWS, SHORT_ROWS))
@@ -197,19 +210,17 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     """
     own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
     columns, pair, size, tiled = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), tiles(dtype)
-    high, k_bytes, a_bytes = (TILE_ROWS, _TILE_K_BYTES, _TILE_A_BYTES) if tiled else (ROWS, _K_BYTES, _A_BYTES)
+    high, a_bytes = rows_of(dtype), _TILE_A_BYTES if tiled else _A_BYTES
     work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // (8 if tiled else pair)
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
         tile_m, tile_n = _up(m, high), _up(n, columns)
     else:
         tile_m, tile_n = _grid(m, n, threads, columns, tiled)
-    steps = max(1, -(-k // pair))
-    pieces = -(-steps * size // k_bytes)
+    pieces, steps = _pieces(k, dtype)
     partial = pieces > 1 and own_sums
     if partial:
         tile_m = min(tile_m, _up(_PART_ROWS, high))
     grid = -(-m // tile_m), -(-n // tile_n)
-    steps = _up(-(-steps // pieces), lanes(dtype))
     mc = min(tile_m, max(1, a_bytes // (steps * size * high)) * high)
     nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
@@ -240,7 +251,7 @@ def shares(m, n, k, threads, dtype):
     """
     work = 2 * m * n * k * (2 if dtype == "float64" else 1) // (4 if tiles(dtype) else 1)
     least_columns, least_rows = _SHARED_LEAST
-    few = n < least_columns and m * k > 1 << 21
+    few = n < least_columns and m * k > _LARGE
     fits = panel_bytes(dtype) * group(dtype, k) * min(m, least_rows) <= SHARED_BYTES * rows_of(dtype)
     return threads >= LEAST_SHARING and min(m, n) >= TILE_ROWS and work >= threads * _SHARED_WORK and fits and not few
 
@@ -256,13 +267,10 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
     are left, lest either comes too often (not measured).
     """
     columns, pair, size, high = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), rows_of(dtype)
-    steps = max(1, -(-k // pair))
-    k_bytes = _TILE_K_BYTES if tiles(dtype) else _K_BYTES
-    pieces = -(-steps * size // k_bytes)
+    pieces, steps = _pieces(k, dtype)
     partial = pieces > 1 and own_sums
-    steps = _up(-(-steps // pieces), lanes(dtype))
     least, most = _SHARED_ROWS
-    panels, most = -(-n // columns), max(1, most * k_bytes // (steps * size * high)) * high
+    panels, most = -(-n // columns), max(1, most * _piece_bytes(dtype) // (steps * size * high)) * high
     bands = -(-m // most)  # of rows
     while panels * bands < 2 * SHARE * threads and m >= 2 * bands * least:
         bands *= 2
