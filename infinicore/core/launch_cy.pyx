@@ -57,9 +57,9 @@ cdef enum:
     WATCH = 2  # autocast or a profiler looks at every call
     GRAIN = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
     FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
-    SHARE = 4  # slices of a thread, where a launch is large enough (`kernels/blocks/pool.py`)
+    SHARE = 16  # slices of a thread at most, and of a launch (`kernels/blocks/pool.py`)
+    SLICES = 512
     SHARED = 1 << 16
-    MOST_SHARING = 128  # threads
 
 GRAIN_ELEMENTS = -GRAIN  # below 0: see `_parts`
 
@@ -238,7 +238,7 @@ def gather_team():
 
 cdef int64_t _parts(int64_t kernel, int64_t n, int64_t grain):
     """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
-    cdef int64_t parts = 1, count = _count()
+    cdef int64_t parts = 1, count = _count(), each
     cdef bint shares = grain < 0
     if shares:
         grain = -grain
@@ -251,8 +251,9 @@ cdef int64_t _parts(int64_t kernel, int64_t n, int64_t grain):
         if parts > 1:
             if infinicore_team != count:
                 gather_team()
-            if shares and n // grain >= SHARE * parts and parts <= MOST_SHARING:
-                parts |= SHARED
+            each = min(min(SHARE, SLICES // parts), n // (grain * parts)) if shares else 1
+            if each > 1:
+                parts += SHARED * each
     return parts
 
 

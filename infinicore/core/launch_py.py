@@ -157,8 +157,9 @@ def _parts(kernel, n, grain):
         if parts > 1:
             if _thread.team != count:
                 gather_team()
-            if shares and n // grain >= pool.SHARE * parts and parts <= pool.SLICES // pool.SHARE:
-                parts |= pool.SHARED
+            each = pool.share(n, grain, parts) if shares else 1
+            if each > 1:
+                parts += pool.SHARED * each
     return parts
 
 

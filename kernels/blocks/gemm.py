@@ -36,10 +36,11 @@ ADD_ROWS = Block(
     tokens columns k x_stride x_k b_k column_step token_step chunk alpha:f64 batch dims*"""
 )
 
-# `rows` rows of a weight times `tokens` rows of x, which are packed
+# `rows` rows of a weight times `tokens` rows of x, which are packed: by each thread, or before, for all of them, where
+# `slice_bytes` is 0; `piece` elements of k have a sum of their own (0: as the kernel likes)
 PANELS = Block(
     """w x out bias? residual? scratch |
-    rows tokens k w_stride x_stride x_k out_stride slice_bytes slice_items alpha:f64 batch dims*"""
+    rows tokens k w_stride x_stride x_k out_stride slice_bytes slice_items piece=0 alpha:f64 batch dims*"""
 )
 
 # sums of operands of 8 bits times their scales, which are `a_step` and `b_step` elements apart (0: one for all)

@@ -157,7 +157,7 @@ def split(kernel, args, n, parts):
     if place < 0:
         return call_kernel(kernel, args, 0, n)
     job = _job(pool, place)
-    threads, each = parts % at.SHARED, at.SHARE if parts >= at.SHARED else 1
+    threads, each = parts % at.SHARED, max(1, parts // at.SHARED)
     parts = threads * each
     store(job, at.EACH, each)
     store(job, at.KERNEL, kernel)

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from infinicore.kernels.blocks.pool import JOBS, SHARE, SHARED, SLICES, grain_of
+from infinicore.kernels.blocks.pool import JOBS, SHARE, SHARED, SLICES, grain_of, share
 from infinicore.kernels.cpu import threads
 
 import infinicore as ic
@@ -50,15 +50,15 @@ def test_every_slice_is_done_once(drive, parts, n):
     assert len(done) == -(-n // -(-n // parts))
 
 
-@pytest.mark.parametrize("threads", [2, 3, 4, 63, SLICES // SHARE])
+@pytest.mark.parametrize("threads, each", [(2, 2), (3, SHARE), (4, 5), (63, 8), (SLICES // SHARE, SHARE)])
 @pytest.mark.parametrize("n", [1, 7, 1000, 100_003])
-def test_threads_with_several_slices_do_each_once(drive, threads, n):
+def test_threads_with_several_slices_do_each_once(drive, threads, each, n):
     done = []
-    assert drive(lambda lo, hi: done.append((lo, hi)) or 0, n, threads | SHARED) == 0
+    assert drive(lambda lo, hi: done.append((lo, hi)) or 0, n, threads + SHARED * each) == 0
     done.sort()
     assert done[0][0] == 0 and done[-1][1] == n
     assert all(one[1] == next_one[0] for one, next_one in itertools.pairwise(done))
-    assert len(done) == -(-n // -(-n // (SHARE * threads)))
+    assert len(done) == -(-n // -(-n // (each * threads)))
 
 
 def test_a_thread_begins_with_its_own_slices(drive):
@@ -70,7 +70,7 @@ def test_a_thread_begins_with_its_own_slices(drive):
         mine.append(lo)
         return 0 if len(mine) > 1 or together.wait() >= 0 else 1
 
-    assert drive(work, 2 * SHARE, 2 | SHARED) == 0
+    assert drive(work, 2 * SHARE, 2 + SHARED * SHARE) == 0
     assert sorted(slices[0] for slices in done.values()) == [0, SHARE]
     assert sorted(itertools.chain(*done.values())) == list(range(2 * SHARE))
 
@@ -87,20 +87,26 @@ def test_only_launches_that_allow_it_and_are_large_have_more_slices_than_threads
 
     before = launch.set_own_threads(2)
     try:
-        for n, parts in ((32768, 1), (65536, 2), (2 * SHARE * 32768 - 1, 2), (2 * SHARE * 32768, 2 | SHARED)):
-            assert split(ic.ones(n).exp) == [parts]
+        for grains, parts in ((1, 1), (2, 2), (4, 2 + 2 * SHARED), (7, 2 + 3 * SHARED), (40, 2 + SHARE * SHARED)):
+            assert split(ic.ones(grains * 32768).exp) == [parts]
+        assert split(ic.ones(4 * 32768 - 1).exp) == [2]
         x = ic.ones(256, 256)
         assert split(lambda: ic.matmul(x, x)) == [2]  # each slice packs panels into a workspace of its own
     finally:
         launch.set_own_threads(before)
 
 
-@pytest.mark.parametrize("n, parts", [(100_000, 2), (100_000, 4 | SHARED), (100_003, 3 | SHARED), (7, 1)])
-def test_a_grain_tells_how_a_launch_was_split(n, parts):
+@pytest.mark.parametrize("threads", [2, 3, 16, 100, SLICES])
+def test_a_grain_tells_how_a_launch_was_split(threads):
     """Of launches that become a known call, which is split anew each time."""
-    grain, threads, each = grain_of(n, parts), parts % SHARED, SHARE if parts > SHARED else 1
-    assert (grain == 0) == (parts == 1) and (grain < 0) == (parts > SHARED)
-    assert parts == 1 or n // abs(grain) >= threads * each
+    assert grain_of(7, 1) == 0
+    for n in (threads, 1000, 1003, 100_000, 100_003):
+        for grain in (1, 2, 3, 7, 50, 1000):
+            each = share(n, grain, threads)
+            again = grain_of(n, threads + SHARED * each if each > 1 else threads)
+            assert each == 1 or n // grain >= threads
+            assert again == n // threads if each == 1 else again < 0
+            assert each == 1 or (n // -again >= threads and share(n, -again, threads) == each)
 
 
 def test_a_caller_does_not_wait_for_workers_that_have_begun_nothing(drive):

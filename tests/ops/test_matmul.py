@@ -232,6 +232,7 @@ from infinicore.kernels.cpu.gemm import blocking
 blocking.SHARED_BYTES, blocking._SHARED_LEAST = 1 << 20, (1, 1)  # so that some are packed in several launches
 rng, checked, blocks = np.random.default_rng(3), 0, 0
 sizes = (513, 771, 300), (2000, 1200, 2300), (600, 1100, 1030), (100, 2000, 3000), (3000, 70, 1300), (33, 3000, 2049)
+sizes += (200, 1500, 1040), (256, 1100, 2100)
 for dtype, epsilon in (("float32", 2.0**-24), ("float64", 2.0**-53), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
     kind = getattr(ic, dtype)
     for m, n, k in sizes:
@@ -263,7 +264,42 @@ def test_many_threads_share_what_is_packed():
     """Sums are those of one thread, to the bit."""
     environment = {**os.environ, "INFINICORE_NUM_THREADS": "4"}
     done = subprocess.run([sys.executable, "-c", MANY_THREADS], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout == "48 True\n", done.stderr[-3000:]
+    assert done.returncode == 0 and done.stdout == "64 True\n", done.stderr[-3000:]
+
+
+FEW_ROWS = """
+import numpy as np
+import infinicore as ic
+from infinicore.kernels.cpu.gemm import blocking
+
+blocking.SHARED_X = 1
+rng, checked = np.random.default_rng(4), 0
+for dtype, epsilon in (("float32", 2.0**-24), ("float64", 2.0**-53), ("bfloat16", 2.0**-8), ("float16", 2.0**-11)):
+    kind = getattr(ic, dtype)
+    for m in (2, 3, 5, 8, 12, 16, 17, 24, 32, 48, 64, 65, 100, 128, 130, 192, 256):
+        for n, k in ((100, 784), (70, 129), (340, 1060), (33, 33)):
+            assert blocking.shares_x(m, k, 1, 4)
+            x, w, bias = (ic.from_numpy(rng.standard_normal(shape)).to(kind) for shape in ((m, k), (n, k), (n,)))
+            wide = [one.to(ic.float64).numpy() for one in (x, w)]
+            exact, scale = wide[0] @ wide[1].T, np.abs(wide[0]) @ np.abs(wide[1]).T
+            bound = 8 * min(epsilon, 2.0**-24) * scale + 2 * epsilon * np.abs(exact) + 4 * epsilon
+            for rows in (x, x.t().contiguous().t()):
+                found = []
+                for threads in (1, 4):
+                    ic.set_num_threads(threads)
+                    found.append([ic.matmul(rows, w.t()), ic.linear(rows, w, bias, activation="relu")])
+                assert all(one.equal(other) for one, other in zip(*found)), (dtype, m, n, k)
+                assert (np.abs(found[1][0].to(ic.float64).numpy() - exact) <= bound).all(), (dtype, m, n, k)
+                checked += 1
+print(checked)
+"""
+
+
+def test_many_threads_share_few_rows():
+    """Rows of x that meet a weight as panels, packed by all threads: results are those of one thread, to the bit."""
+    environment = {**os.environ, "INFINICORE_NUM_THREADS": "4"}
+    done = subprocess.run([sys.executable, "-c", FEW_ROWS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout == "544\n", done.stderr[-3000:]
 
 
 def test_threads_and_graphs_give_the_same_bits(rng):

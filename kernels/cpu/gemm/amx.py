@@ -23,7 +23,7 @@ from .epilogue import activates, finish_row
 from .lanes import store_lanes
 from .microkernel import fetch, panel_ptr, sum_ptr
 from .pack import load_unit, load_units, pack_panels, transpose_pairs
-from .skinny import own_panels
+from .skinny import all_panels, first_packed, own_panels
 
 PAIRS = TILE_DEPTH // 2  # rows of a tile of B, and 4-byte columns of a tile of A
 HALF = TILE_ROWS // 2  # rows of one tile
@@ -258,6 +258,23 @@ def pack_a(args, lo, hi, T):
 
 
 @jit.inline
+def pack_x(args, lo, hi, T, ACROSS):
+    """Pieces [lo, hi) of x for `few_rows`."""
+    panels, x, first, stop = all_panels(args, lo, hi, T)
+    M, x_stride, x_k, width = (
+        load(args, PANELS.tokens),
+        load(args, PANELS.x_stride),
+        load(args, PANELS.x_k),
+        HALF * ACROSS,
+    )
+    panel = (load(args, PANELS.k) + 1) // 2 * width
+    pack_panels(
+        panels + first // 2 * width, panel, x + first * x_k, M, stop - first, x_stride, x_k, types.int64(width), T
+    )
+    return 0
+
+
+@jit.inline
 def few_rows(args, lo, hi, T, ACT, ACROSS):
     """Groups [lo, hi) of 32 rows of a weight times rows of x, which are packed in panels of 16 ACROSS columns.
 
@@ -275,7 +292,7 @@ def few_rows(args, lo, hi, T, ACT, ACROSS):
     pairs = (K + 1) // 2
     panel = pairs * width
     strides, x_strides = (2 * w_stride, 2 * HALF * w_stride, types.int64(ROW)), (ROW * ACROSS, ROW * ACROSS * PAIRS)
-    packed = -1
+    packed = first_packed(args)
     begin()
     for item in range(lo, hi):
         matrix = item // groups

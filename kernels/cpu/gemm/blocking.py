@@ -5,7 +5,7 @@ Plain Python, which both kernels and the plans that launch them read: no Numba h
 
 from typing import NamedTuple
 
-from ...blocks.pool import SHARE
+from ...blocks.pool import share
 from ...build import isa
 
 LANES = isa.lanes()
@@ -59,11 +59,17 @@ PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: wo
 
 # From so many threads on, and so much work for each, A is packed once for all of them (`shared_blocks`).
 LEAST_SHARING, _SHARED_WORK = 4, 8 * PARALLEL_WORK
+_SHARED_TILES = 8  # for each thread, if tiles do not get too small
 _SHARED_ROWS = 128, 256  # of a block, where pieces of k have full length: fewer pack B too often, more fill a cache
 _SHARED_LEAST = 512, 1024  # columns of a large A's product, and rows that are packed at a time at least
 _LARGE = 1 << 21  # elements of such an A
 _SHARED_B_BYTES = 32 << 20  # of a B that the third-level cache keeps
 SHARED_BYTES = 64 << 20  # of A that are packed at a time
+# Rows of x as panels are shared likewise, from so many elements on: some 25 us of packing by one thread. Pieces have
+# `SHARED_K` of k. 64 rows of float32 by 2048 x 2048 with 16 threads: 964 to 1,100 GFLOP/s, before 496 to 874; 64 rows
+# by 128 x 784 would take longer, 146 to 192 GFLOP/s, not 199 to 230.
+SHARED_X, SHARED_K = 1 << 16, 128
+_NEAR_X = 1 << 20  # bytes of panels of x that stay in a second-level cache
 
 
 def pairs(dtype):
@@ -256,6 +262,28 @@ def shares(m, n, k, threads, dtype):
     return threads >= LEAST_SHARING and min(m, n) >= TILE_ROWS and work >= threads * _SHARED_WORK and fits and not few
 
 
+def shares_x(m, k, matrices, threads):
+    """Whether so many threads pack the rows of x together that meet a weight as panels."""
+    return threads >= LEAST_SHARING and matrices == 1 and m * k >= SHARED_X
+
+
+def lane_piece(m, k, dtype):
+    """Elements of k that have a sum of their own in products of many rows by lanes; 0: whatever suits these.
+
+    With it sums are those of blocked products, to the bit, so that these may serve many threads: they did 256 rows of
+    float32 by 2304 x 768 and 2048 x 2048 at 1,176 and 1,037 GFLOP/s with 16 threads, lanes at 952 and 865, which with
+    one thread are faster, 131 and 115 GFLOP/s. Each thread reads all rows of x, 2 MB, and second-level caches hold as
+    much.
+    """
+    alike = isa.has_amx() and m > MOST_LANES and not tiles(dtype) and k % (LINE // panel_bytes(dtype)) == 0
+    return _pieces(k, dtype)[1] if alike else 0
+
+
+def shared_grain(grain, items, panels, threads):
+    """Items of a slice that meets `panels` bytes: two slices for each thread where these come from afar each time."""
+    return grain if panels <= _NEAR_X else max(grain, items // (2 * threads))
+
+
 def shared_blocks(m, n, k, threads, dtype, own_sums):
     """The `Blocks` of a product whose A is packed already: small tiles, several for each thread.
 
@@ -270,21 +298,23 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
     pieces, steps = _pieces(k, dtype)
     partial = pieces > 1 and own_sums
     least, most = _SHARED_ROWS
+    least = least if tiles(dtype) and pieces == 1 else least // 2
     panels, most = -(-n // columns), max(1, most * _piece_bytes(dtype) // (steps * size * high)) * high
     bands = -(-m // most)  # of rows
-    while panels * bands < 2 * SHARE * threads and m >= 2 * bands * least:
+    while panels * bands < _SHARED_TILES * threads and m >= 2 * bands * least:
         bands *= 2
     mc = tile_m = _up(-(-m // bands), high)
     if pieces > 1 or (bands > 4 and panels * steps * columns * size > _SHARED_B_BYTES):
         together = 1
-        while together < 4 and -(-m // mc) * -(-panels // (2 * together)) >= SHARE * threads:
+        while together < 4 and -(-m // mc) * -(-panels // (2 * together)) >= _SHARED_TILES // 2 * threads:
             together *= 2
         panels, columns = -(-panels // together), columns * together
-        while together == 4 and tile_m < 4 * mc and -(-m // (2 * tile_m)) * panels >= 2 * SHARE * threads:
+        while together == 4 and tile_m < 4 * mc and -(-m // (2 * tile_m)) * panels >= _SHARED_TILES * threads:
             tile_m *= 2
     bands = -(-m // tile_m)
     items = bands * panels
-    each = -(-items // (SHARE * threads))
+    used = min(threads, items)
+    each = -(-items // (used * share(items, 1, used)))
     part_offset = _up(columns * steps * size, 64)
     return Blocks(
         grid=(bands, panels),

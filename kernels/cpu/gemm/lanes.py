@@ -35,7 +35,7 @@ from .microkernel import (
     write,
 )
 from .pack import pack_panels, transpose_block
-from .skinny import AHEAD_BYTES, TILE_BYTES, TURN_BYTES, constant, own_panels
+from .skinny import AHEAD_BYTES, TILE_BYTES, TURN_BYTES, all_panels, constant, first_packed, own_panels
 
 BUFFER_BYTES = 4 * 32 * LINE  # two lines of up to 32 rows, of up to 128 bytes each
 SUMS_BYTES = 96 << 10  # of the tiles that share a piece of x
@@ -232,13 +232,14 @@ def copy_rest(to, w, w_stride, height, rest, deep):
 
 
 @jit.inline
-def pack_lanes(panels, panel, x, x_stride, x_k, M, K, width, T):
-    """Panels [K, width] of x, filled up with zeros to whole lines."""
-    pack_panels(panels, panel, x, M, K, x_stride, x_k, width, T)
-    steps = (K + depth(T) - 1) // depth(T)
-    for p in range((M + width - 1) // width):
-        for e in range(steps * width, panel):
-            store(panels, p * panel + e, 0)
+def pack_lanes(panels, panel, x, x_stride, x_k, M, K, width, first, stop, T):
+    """Panels [K, width] of x from k = `first` on, filled up with zeros to whole lines behind the last."""
+    pack_panels(panels + first // depth(T) * width, panel, x + first * x_k, M, stop - first, x_stride, x_k, width, T)
+    if stop == K:
+        steps = (K + depth(T) - 1) // depth(T)
+        for p in range((M + width - 1) // width):
+            for e in range(steps * width, panel):
+                store(panels, p * panel + e, 0)
 
 
 @intrinsic(prefer_literal=True)
@@ -298,15 +299,25 @@ def store_line(to, step, row, k, left, width, deep):
 
 
 @jit.inline
-def pack_groups(panels, panel, x, x_stride, M, K, width, deep):
-    """Panels [K / deep, width, deep] of rows of x, filled up with zeros to whole lines; `deep` is a literal."""
+def pack_groups(panels, panel, x, x_stride, M, K, width, first, stop, deep):
+    """As `pack_lanes`, panels [K / deep, width, deep]; `deep` is a literal."""
     many = line_elements(x, deep)
     for start in range(0, M, width):
         to = panels + start // width * panel
         for i in range(width):
             row = x + min(start + i, M - 1) * x_stride
-            for k in range(0, panel // width, many):
+            for k in range(first, stop, many):
                 store_line(to + (k * width + i * deep), width * deep, row, k, K - k, width, deep)
+
+
+@jit.inline
+def pack_x(panels, panel, x, args, first, stop, width, T, DEEP):
+    """Panels of all rows of x, of the elements [first, stop) of k."""
+    M, K, x_stride = load(args, PANELS.tokens), load(args, PANELS.k), load(args, PANELS.x_stride)
+    if DEEP > 1:
+        pack_groups(panels, panel, x, x_stride, M, K, width, first, stop, DEEP)
+    else:
+        pack_lanes(panels, panel, x, x_stride, load(args, PANELS.x_k), M, K, width, first, stop, T)
 
 
 @by_type
@@ -314,6 +325,23 @@ def sum_bytes(T):
     """Bytes of a sum of products, and of an element of a panel of x that is no pair."""
     size = sum_type(T.instance_type).bitwidth // 8
     return lambda T: size
+
+
+@jit.inline
+def panel_size(line, K, width, T):
+    """(Elements of a panel of x for a line of elements, and of the whole panel.)"""
+    units = line // depth(T) * width
+    return units, (K + line - 1) // line * units
+
+
+@jit.inline
+def pack_all(args, lo, hi, T, VECTORS, COUNT, DEEP):
+    """Pieces [lo, hi) of x for `lane_panels`."""
+    panels, x, first, stop = all_panels(args, lo, hi, T)
+    width = VECTORS * COUNT // DEEP
+    _, panel = panel_size(line_elements(x, DEEP), load(args, PANELS.k), width, T)
+    pack_x(panels, panel, x, args, first, stop, width, T, DEEP)
+    return 0
 
 
 @jit.inline
@@ -330,14 +358,16 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
     buffer, rest = panel_ptr(stack(BUFFER_BYTES), T), ptr(stack(BUFFER_BYTES), T)
     many = line_elements(rest, DEEP)
     whole, width, groups = K // many, VECTORS * COUNT // DEEP, (N + ROWS - 1) // ROWS
-    units = many // depth(T) * width  # elements of a panel of x for a line
-    panel, size, across = (K + many - 1) // many * units, ROWS * VECTORS * COUNT, (M + width - 1) // width
+    units, panel = panel_size(many, K, width, T)
+    size, across = ROWS * VECTORS * COUNT, (M + width - 1) // width
     near = NEAR_BYTES // sum_bytes(T) // (across * width)  # of k
-    together, piece = 1, PIECE // many
-    if near < K:
+    together, piece, given = 1, PIECE // many, load(args, PANELS.piece) // many
+    if given != 0:
+        together, piece = max(1, SUMS_BYTES // (sum_bytes(T) * size * across)), given
+    elif near < K:
         together = max(1, SUMS_BYTES // (sum_bytes(T) * size * across))
         piece = min(piece, max(1, near // many))
-    packed, first = -1, lo
+    packed, first = first_packed(args), lo
     while first < hi:
         matrix = first // groups
         count = min(together, hi - first, (matrix + 1) * groups - first)
@@ -346,11 +376,7 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
         w = ptr(load(args, PANELS.w), T) + (w_offset + n * w_stride)
         if packed != matrix:
             packed = matrix
-            source, x_stride = ptr(load(args, PANELS.x), T) + x_offset, load(args, PANELS.x_stride)
-            if DEEP > 1:
-                pack_groups(panels, panel, source, x_stride, M, K, width, DEEP)
-            else:
-                pack_lanes(panels, panel, source, x_stride, load(args, PANELS.x_k), M, K, width, T)
+            pack_x(panels, panel, ptr(load(args, PANELS.x), T) + x_offset, args, 0, K, width, T, DEEP)
         for e in range(count * across * size):
             store(sums, e, 0.0)
         for line in range(0, whole, piece):

@@ -3,7 +3,7 @@
 Here lanes run along k, and a tile of sums of some rows of the weight with 2 or 4 of x is added up at the end; as many
 rows of x as fill registers are lanes themselves (`lanes.py`). A weight of 5632 x 2048 in bfloat16 with 8 and 24 rows:
 340 and 360 of 470 GFLOP/s, by packing the weight 180 to 275. Rows of x are packed once per thread, into the slice of
-the scratch that belongs to its first item.
+the scratch that belongs to its first item; or many threads pack them first, all together, where that takes long.
 """
 
 from llvmlite import ir
@@ -17,6 +17,7 @@ from ...lang.memory import first_lanes, from_memory, vector_load
 from ...lang.simd import address, bitcast, load, ptr, stack, vload_first, vstore
 from ...lang.vector import I64, element_type, literal_of
 from .blocked import batch_offsets
+from .blocking import SHARED_K
 from .epilogue import finish_row
 from .microkernel import (
     add_products_of,
@@ -129,16 +130,16 @@ def dot_panel(typingctx, w, w_stride, w_valid, ahead, x, k, sums, T, rows, token
 
 
 @by_type
-def pack_vectors(panels, x, x_stride, tokens, k, across):
-    """Panels of `across` rows of x: one vector of each row in turn, with zeros behind the last."""
+def pack_vectors(panels, x, x_stride, tokens, k, across, first, stop):
+    """Panels of `across` rows of x: vectors of k from `first` on, of each row in turn, with zeros behind the last."""
     many = lanes_of(x.dtype) * (2 if is_pair(x.dtype) else 1)
     kind = x.dtype if is_pair(x.dtype) else sum_type(x.dtype)
 
-    def implementation(panels, x, x_stride, tokens, k, across):
+    def implementation(panels, x, x_stride, tokens, k, across, first, stop):
         steps, to = (k + many - 1) // many, ptr(address(panels), kind)
         for m in range((tokens + across - 1) // across * across):
             row, panel = x + min(m, tokens - 1) * x_stride, to + (m // across * steps * across + m % across) * many
-            for s in range(steps):
+            for s in range(first // many, (stop + many - 1) // many):
                 vstore(panel, s * across * many, vload_first(row, s * many, many, k - s * many))
 
     return implementation
@@ -146,9 +147,31 @@ def pack_vectors(panels, x, x_stride, tokens, k, across):
 
 @jit.inline
 def own_panels(args, lo, T):
-    """The panels of x of the thread whose first item is `lo`."""
+    """The panels of x of the thread whose first item is `lo`, or those of all threads."""
     slice_start = lo // load(args, PANELS.slice_items) * load(args, PANELS.slice_bytes)
     return panel_ptr(load(args, PANELS.scratch) + slice_start, T)
+
+
+@jit.inline
+def first_packed(args):
+    """The matrix of the batch whose x is packed when a thread begins: that of all threads, or none (-1)."""
+    return 0 if load(args, PANELS.slice_bytes) == 0 else -1
+
+
+@jit.inline
+def all_panels(args, lo, hi, T):
+    """What packs pieces [lo, hi) of x for all threads: panels, x, its first and its last element of k."""
+    panels, x = panel_ptr(load(args, PANELS.scratch), T), ptr(load(args, PANELS.x), T)
+    return panels, x, lo * SHARED_K, min(load(args, PANELS.k), hi * SHARED_K)
+
+
+@jit.inline
+def pack_dots(args, lo, hi, T, TOKENS):
+    """Pieces [lo, hi) of x for `dot_panels`."""
+    panels, x, first, stop = all_panels(args, lo, hi, T)
+    M, K, x_stride = load(args, PANELS.tokens), load(args, PANELS.k), load(args, PANELS.x_stride)
+    pack_vectors(panels, x, x_stride, M, K, TOKENS, first, stop)
+    return 0
 
 
 @jit.inline
@@ -161,7 +184,7 @@ def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
     many = lanes(T) * depth(T)
     panel, groups = (K + many - 1) // many * lanes(T) * TOKENS, (N + ROWS - 1) // ROWS
     sums, results = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TURN_BYTES), T)
-    packed = -1
+    packed = first_packed(args)
     for item in range(lo, hi):
         matrix = item // groups
         n = (item - matrix * groups) * ROWS
@@ -169,7 +192,8 @@ def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
         w, height = ptr(load(args, PANELS.w), T) + (w_offset + n * w_stride), min(ROWS, N - n)
         if packed != matrix:
             packed = matrix
-            pack_vectors(panels, ptr(load(args, PANELS.x), T) + x_offset, load(args, PANELS.x_stride), M, K, TOKENS)
+            x = ptr(load(args, PANELS.x), T) + x_offset
+            pack_vectors(panels, x, load(args, PANELS.x_stride), M, K, TOKENS, 0, K)
         bias = ptr(load(args, PANELS.bias), T) + n
         for m in range(0, M, TOKENS):
             x = panels + m // TOKENS * panel

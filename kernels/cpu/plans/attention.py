@@ -50,7 +50,7 @@ def _prefill(p, tile, rows, part, cost):
         tiles = p.q_len * group // tile + p.num_seqs + 1
     grain = max(1, int(GRAIN_NS / (100 + cost * (0.1 + 0.0125 * rows))))
     prefill = kernel("attention.prefill.prefill", T=p.dtype, C=p.cache)
-    return _launch(p, prefill, tiles * p.kv_heads, grain, tile_rows=tile, num_tiles=tiles, part=part)
+    return _launch(p, prefill, tiles * p.kv_heads, -grain, tile_rows=tile, num_tiles=tiles, part=part)
 
 
 def _decode(p, threads, rows, part, cost, word):

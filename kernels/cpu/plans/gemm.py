@@ -61,7 +61,9 @@ def product(problem, threads):
     if not p.packed and p.result == p.dtype and not many:
         if x.b_k == 1 and x.k and x.m > 1 and x.n >= (_WIDE_16 if p.dtype in ("bfloat16", "float16") else _WIDE):
             tile = blocking.lane_tile(x.m, p.dtype, x.a_k == 1)
-            if tile or (x.a_k == 1 and x.m <= blocking.MOST_DOTS):
+            piece = blocking.lane_piece(x.m, x.k, p.dtype) if tile else 0
+            shared = piece and matrices == 1 and blocking.shares(x.m, x.n, x.k, threads, p.dtype)
+            if (tile and not shared) or (not tile and x.a_k == 1 and x.m <= blocking.MOST_DOTS):
                 return _panels(p, x, tile, matrices, threads)
         if x.a_k == 1 and x.b_k == 1:
             if x.m <= SKINNY:
@@ -210,39 +212,52 @@ def _panels(p, x, tile, matrices, threads):
     """2 to 128 rows of A times the rows of a weight, in `tile`s of lanes (None: by dot products)."""
     pair, size, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
     if tile:
-        name, (rows, vectors, count, deep) = "gemm.lanes.lane_panels", tile
-        width, types = vectors * count // deep, _types(p, ROWS=rows, VECTORS=vectors, COUNT=count, DEEP=deep)
+        rows, vectors, count, deep = tile
+        width, name, types = vectors * count // deep, "lanes.lane_panels", {"ROWS": rows}
+        pack, order = "lanes.pack_all", {"VECTORS": vectors, "COUNT": count, "DEEP": deep}
     else:
         width = 2 if x.m == 2 else 4
-        name, rows = "gemm.skinny.dot_panels", blocking.DOT_TILES[width]
-        types = _types(p, ROWS=rows, TOKENS=width)
+        rows = blocking.DOT_TILES[width]
+        name, types, pack, order = "skinny.dot_panels", {"ROWS": rows}, "skinny.pack_dots", {"TOKENS": width}
     # panels end in whole lines (and whole vectors), and packing fills up the last vector behind them
     step = max(lanes, blocking.LINE // size * (2 if tile and tile[3] > 1 else 1))
-    panel = -(-x.k // (pair * step)) * step * width * size
-    slice_bytes = -(-(-(-x.m // width) * panel) // 64) * 64 + 64
-    items = -(-x.n // rows) * matrices
+    panels = -(-x.m // width) * -(-x.k // (pair * step)) * step * width * size
     work = 2 * x.m * rows * x.k * (2 if p.dtype == "float64" else 1) // pair
-    first = _launch(
-        name, types, PANELS, p, x, items, -(-blocking.PARALLEL_WORK // max(1, work)), "b",
-        rows=x.n, tokens=x.m, k=x.k, w_stride=x.b_stride, x_stride=x.a_stride, x_k=x.a_k,
-        out_stride=x.n, slice_bytes=slice_bytes, slice_items=-(-items // threads), alpha=p.alpha,
-    )  # fmt: skip
-    return Plan((first,), (("scratch", min(threads, items) * slice_bytes),))
+    grain = -(-blocking.PARALLEL_WORK // max(1, work))
+    piece = blocking.lane_piece(x.m, x.k, p.dtype) if tile else 0
+    return _by_panels(p, x, matrices, threads, rows, grain, panels, (name, types), (pack, order), piece=piece)
+
+
+def _by_panels(p, x, matrices, threads, rows, grain, panels, product, pack, **numbers):
+    """A kernel over groups of so many rows of a weight times rows of x, which are packed into so many bytes, `panels`.
+
+    Each thread packs them for itself, or many do it together, and then take groups in turn. `product` and `pack` are
+    names and constants of kernels; both take those of `pack`, which say in what order x lies.
+    """
+    (name, types), (pack, order) = product, pack
+    panels, items = -(-panels // 64) * 64 + 64, -(-x.n // rows) * matrices
+    shared = blocking.shares_x(x.m, x.k, matrices, threads)
+    numbers |= {
+        "rows": x.n, "tokens": x.m, "k": x.k, "w_stride": x.b_stride, "x_stride": x.a_stride, "x_k": x.a_k,
+        "out_stride": x.n, "slice_bytes": 0 if shared else panels, "slice_items": -(-items // threads),
+        "alpha": p.alpha,
+    }  # fmt: skip
+    types, name = _types(p, **types, **order), f"gemm.{name}"
+    if not shared:
+        one = _launch(name, types, PANELS, p, x, items, grain, "b", **numbers)
+        return Plan((one,), (("scratch", min(threads, items) * panels),))
+    pieces, each = -(-x.k // blocking.SHARED_K), 1 + blocking.SHARED_X // (2 * x.m * blocking.SHARED_K)
+    first = _launch(f"gemm.{pack}", {"T": p.dtype, **order}, PANELS, p, x, pieces, -each, "b", **numbers)
+    grain = blocking.shared_grain(grain, items, panels, threads)
+    return Plan((first, _launch(name, types, PANELS, p, x, items, -grain, "b", **numbers)), (("scratch", panels),))
 
 
 def _few_rows(p, x, matrices, threads):
     """The rows of a weight, by tile registers, times 8 to 128 rows of A."""
     width = blocking.TILE_ROWS // (2 if x.m <= blocking.TILE_ROWS // 2 else 1)
-    panel = -(-x.k // 2) * width * 4
-    slice_bytes = -(-(-(-x.m // width) * panel) // 64) * 64 + 64
-    items = -(-x.n // blocking.TILE_ROWS) * matrices
-    first = _launch(
-        "gemm.amx.few_rows", _types(p, ACROSS=2 * width // blocking.TILE_ROWS), PANELS, p, x, items,
-        1 + _GRAIN_BYTES // (4 * 2 * x.k * blocking.TILE_ROWS), "b",
-        rows=x.n, tokens=x.m, k=x.k, w_stride=x.b_stride, x_stride=x.a_stride, x_k=x.a_k,
-        out_stride=x.n, slice_bytes=slice_bytes, slice_items=-(-items // threads), alpha=p.alpha,
-    )  # fmt: skip
-    return Plan((first,), (("scratch", min(threads, items) * slice_bytes),))
+    panels, order = -(-x.m // width) * -(-x.k // 2) * width * 4, {"ACROSS": 2 * width // blocking.TILE_ROWS}
+    rows, grain = blocking.TILE_ROWS, 1 + _GRAIN_BYTES // (4 * 2 * x.k * blocking.TILE_ROWS)
+    return _by_panels(p, x, matrices, threads, rows, grain, panels, ("amx.few_rows", {}), ("amx.pack_x", order))
 
 
 def _add_rows(p, x, few, sizes, matrices, threads):
