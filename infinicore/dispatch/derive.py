@@ -443,31 +443,39 @@ def released(name):
     )
 
 
-def record_elementwise(op, inputs, out, result=None):
-    """Give the result of an elementwise call its place in the graph, if gradients flow into it."""
+@functools.cache
+def _asked_of(op, tracked):
+    """What calls of an elementwise op need whose inputs are so `tracked`: (number, name) of the inputs that want a
+    gradient and of those that their rules ask for, and whether these ask for the result; or None without such rules.
+    """
+    names = op.parameters
+    wanted = [(i, names[i]) for i, one in enumerate(tracked) if one]
+    rules = [op.gradients.get(name) for _, name in wanted]
+    if None in rules:
+        return None
+    needed = {name for rule in rules for name in rule.parameters}
+    return wanted, [(i, name) for i, name in enumerate(names) if name in needed], "out" in needed
+
+
+def record_elementwise(op, inputs, out):
+    """Give the result of an elementwise call, some of whose inputs are tracked, its place in the graph."""
     if op.gradient is None or not out.dtype.differentiable:
         return
-    wanted, edges, needed = [], [], set()
-    for name, x in zip(op.parameters, inputs):
-        if isinstance(x, TensorBase) and x.tracked:
-            rule = op.gradients.get(name)
-            if rule is None:
-                edges = tuple(edge(x) for x in inputs if isinstance(x, TensorBase))
-                made = Node(op.name, edges, ((out.shape_, out.dtype),))
-                return attach(out, made)
-            wanted.append((name, x.shape_, x.dtype, x.device))
-            edges.append(edge(x))
-            needed.update(rule.parameters)
-    if not wanted:
-        return
-    made = ElementwiseNode(op.name, tuple(edges), ((out.shape_, out.dtype),))
-    made.op, made.wanted = op, wanted
-    made.saved = {
-        name: Saved(x) if isinstance(x, TensorBase) else x for name, x in zip(op.parameters, inputs) if name in needed
-    }
+    asked = _asked_of(op, tuple([isinstance(x, TensorBase) and x.tracked for x in inputs]))
+    outputs = ((out.shape_, out.dtype),)
+    if asked is None:
+        return attach(out, Node(op.name, tuple([edge(x) for x in inputs if isinstance(x, TensorBase)]), outputs))
+    wanted, needed, of_result = asked
+    made = ElementwiseNode(op.name, tuple([edge(inputs[i]) for i, _ in wanted]), outputs)
+    made.op = op
+    made.wanted = [(name, inputs[i].shape_, inputs[i].dtype, inputs[i].device) for i, name in wanted]
+    saved = made.saved = {}
+    for i, name in needed:
+        x = inputs[i]
+        saved[name] = Saved(x) if isinstance(x, TensorBase) else x
     attach(out, made)
-    if "out" in needed:
-        made.saved["out"] = Saved(alias(out), made, 0)
+    if of_result:
+        saved["out"] = Saved(alias(out), made, 0)
 
 
 def fit(g, shape, dtype):
@@ -600,7 +608,9 @@ class Recorder:
         op = self.op
         if op.gradient is None:
             return
-        values = {**self.defaults, **dict(zip(self.names, args)), **kwargs}
+        values = dict(zip(self.names, args))
+        if kwargs:
+            values.update(kwargs)
         slots, edges = [], []
         for name, x in values.items():
             if isinstance(x, TensorBase):
@@ -627,11 +637,13 @@ class Recorder:
                 values.update(kept)
             made.saved = saved = {}
             for name in need.saved:
-                value = values.get(name)
+                value = values.get(name, values)  # `values`: it is not there
                 if isinstance(value, TensorBase):
                     saved[name] = Saved(value)
-                elif name in values:
+                elif value is not values:
                     saved[name] = _saved_list(value) if isinstance(value, (list, tuple)) else value
+                elif name in self.defaults:
+                    saved[name] = self.defaults[name]
             for i, name in need.outputs:
                 if i < len(results):
                     floating = results[i].dtype.differentiable

@@ -123,8 +123,17 @@ def make_elementwise(op):
             return _composed(form, op, inputs, {"out": out})
         if inputs[-1] is None and op.parameters[-1] in op.forms:
             return op.forms[op.parameters[-1]](derive.functions, *inputs, out=out)
-        if core_launch.mode() & WATCH:
+        mode = core_launch.mode()
+        if mode & WATCH:
             return _watched(op, lambda *inputs, **_: recorded(inputs, out), inputs, _given(out))
+        if out is None and mode & GRAD and core_launch.tracked(inputs):  # the same call outside of the graph is fast
+            core_launch.set_mode(mode & ~GRAD)
+            try:
+                y = function(*inputs)
+            finally:
+                core_launch.set_mode(mode)
+            derive.record_elementwise(op, inputs, y)
+            return y
         y = recorded(inputs, out)
         key = getattr(inputs[0], "dtype", None)
         if key is not None and key not in table:
@@ -147,10 +156,11 @@ def make_elementwise(op):
         if count == 1:
             function = core_launch.make_unary(table, op.known, slow, learn, op.name, op.doc)
             return _with_form(function, op) if op.forms else function
-        for keyword, form in op.forms.items():
-            other = functools.partial(form, derive.functions)
-            return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc, keyword, other)
-        return core_launch.make_binary(table, op.known, slow, learn, op.name, op.doc)
+        others = [(keyword, functools.partial(form, derive.functions)) for keyword, form in op.forms.items()]
+        function = core_launch.make_binary(
+            table, op.known, slow, learn, op.name, op.doc, *(others[0] if others else ())
+        )
+        return function
 
     def bind(inputs, named):
         bound = signature.bind(*inputs, **named)
