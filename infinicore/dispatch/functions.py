@@ -8,10 +8,12 @@ import collections
 import functools
 import inspect
 import threading
+import typing
 
 from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
+from ..core.tensor_cy import TensorBase
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from ..startup import collecting_later, with_room
@@ -351,6 +353,23 @@ _MAKERS = {"elementwise": make_elementwise, "loss": make_loss, "composite": make
 # ---- every other op ------------------------------------------------------------------------------
 
 
+class _Kept(typing.NamedTuple):
+    """What a known call keeps for backward: `values`, and new tensors, which are its results behind the first."""
+
+    names: tuple
+    values: dict
+
+
+def _in_order(args, kwargs, names, defaults):
+    """The same call without keywords; as it is where one of them is not among `names`, or something is missing."""
+    own = dict(zip(names, args)) | kwargs
+    if len(own) < len(args) + len(kwargs) or not own.keys() <= set(names):
+        return args, kwargs
+    last = max(names.index(name) for name in kwargs)
+    values = [own[name] if name in own else defaults.get(name, own) for name in names[: last + 1]]
+    return (args, kwargs) if any([x is own for x in values]) else (tuple(values), {})
+
+
 def make_function(op):
     """The public function of an op: its paragraph, with `out=` instead of `call`."""
     if op.family != "kernel":
@@ -358,6 +377,9 @@ def make_function(op):
     paragraph, outputs = op.function, op.outputs
     record, names, typed = derive.Recorder(op).record, other_names(op), bool(typed_options(op))
     others = names.keys()
+    signature = inspect.signature(paragraph)
+    positional = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
+    positional = [name for name in positional if name not in outputs]
 
     def run(*args, **kwargs):
         if not others.isdisjoint(kwargs):
@@ -399,6 +421,8 @@ def make_function(op):
         mode = core_launch.mode()
         if mode & WATCH:
             return _watched(op, run, args, kwargs)
+        if kwargs and mode & GRAD and others.isdisjoint(kwargs) and core_launch.tracked((*args, *kwargs.values())):
+            args, kwargs = _in_order(args, kwargs, positional, op.defaults)
         if kwargs or not outputs:
             return run(*args, **kwargs)
         if op.kind_forms and (form := _form_of(op, args)) is not None:
@@ -409,15 +433,25 @@ def make_function(op):
             return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
         found = core_launch.recall(op.training, args)  # by far the most calls of a training step
         if found is not None:
-            record(found[1], args, kwargs, found[0])
-            return found[0]
+            result, kept = found
+            if type(kept) is _Kept:
+                kept, result = kept.values | dict(zip(kept.names, result[1:])), result[0]
+            record(kept, args, kwargs, result)
+            return result
         if typed:
             check_options(op, args, kwargs)
         call = dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {}))
         before = known.state_of(core_launch.tensors(args))
         result = recorded(mode, call, args, kwargs)
-        if not core_launch.tensors(call.saved.values()):
-            known.remember(op.training, args, (), result, call, before, call.saved)
+        tensors = {name: x for name, x in call.saved.items() if isinstance(x, TensorBase)}
+        values = {name: x for name, x in call.saved.items() if name not in tensors}
+        if core_launch.tensors(values.values()):
+            return result
+        if not tensors:
+            known.remember(op.training, args, (), result, call, before, values)
+        elif type(result) is not tuple:
+            kept = _Kept(tuple(tensors), values)
+            known.remember(op.training, args, (), (result, *tensors.values()), call, before, kept)
         return result
 
     def device_of(args, kwargs):
@@ -447,7 +481,6 @@ def make_function(op):
             known.remember(op.known, values, named, result, call, before)
         return result
 
-    signature = inspect.signature(paragraph)
     signature = signature.replace(parameters=list(signature.parameters.values())[1:])
     _described(function, op, signature, **dict.fromkeys(outputs))
     made = core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"})

@@ -71,8 +71,8 @@ def remember(table, args, names, result, call, before, saved=None):
         constants.enter(x, 0)
     scratch = 0
     for x in call.workspaces:  # one behind the other
-        owners.enter(x, core_launch.SCRATCH, scratch)
-        scratch += -(-x.nbytes // 64) * 64
+        if owners.enter(x, core_launch.SCRATCH, scratch):  # else it is a result, which is kept for backward
+            scratch += -(-x.nbytes // 64) * 64
     launches, written = [], set()
     for kernel, values, tensors, places, n, grain, errors in call.launched:
         found = []

@@ -5,6 +5,7 @@ import pytest
 from infinicore.kernels import OPS
 
 import infinicore as ic
+from infinicore import autograd
 from infinicore.core import launch
 
 compiled = pytest.mark.skipif(not launch.is_compiled(), reason="the core in Python knows no calls")
@@ -87,6 +88,33 @@ def test_gradients_autocast_and_graphs_see_known_calls(rng):
     a.mul_(2.0)
     graph.run()
     np.testing.assert_allclose(y.numpy(), 2 * before, rtol=1e-6)
+
+
+@compiled
+def test_what_known_calls_keep_for_backward_is_their_own(rng):
+    """A call under gradients that saves new tensors (sums of rows, statistics) is known the second time."""
+    F = ic.nn.functional
+    calls = {
+        "cross_entropy": lambda x, w, y: F.cross_entropy(x, y, label_smoothing=0.1),
+        "layer_norm": lambda x, w, y: F.layer_norm(x, (7,), w, bias=w).square().sum(),
+        "rms_norm": lambda x, w, y: F.rms_norm(x, (7,), w).square().sum(),
+    }
+    for name, call in calls.items():
+        row = OPS[name]
+        w = ic.from_numpy(array(rng, 7)).requires_grad_()
+        given = [(ic.from_numpy(array(rng, 5, 7)).requires_grad_(), ic.tensor(rng.integers(0, 7, 5))) for _ in range(3)]
+        wanted = []
+        for x, y in given:
+            row.training.clear()
+            wanted.append(autograd.grad(call(x, w, y), (x, w), allow_unused=True))
+        row.training.clear()
+        results = [call(x, w, y) for x, y in given]  # all before the first gradient: each must have memory of its own
+        assert len(row.training) == 1
+        for (x, _), result, expected in zip(given, results, wanted):
+            found = autograd.grad(result, (x, w), allow_unused=True)
+            assert all(g is h is None or g.equal(h) for g, h in zip(found, expected)), name
+    with pytest.raises(ValueError, match="a class from 0 to 6"):
+        calls["cross_entropy"](given[0][0], w, ic.tensor([0, 1, 2, 3, 7]))
 
 
 def test_the_number_of_threads_is_part_of_a_layout(rng):
