@@ -60,7 +60,9 @@ def remember(table, args, names, result, call, before, saved=None):
             return
         x = call.counted.get(id(x), x)
         if x in owners:
-            results.append(owners.of(x)[0])  # an operand that was changed in place
+            if owners.of(x)[0] < 0:
+                return  # a new result that is there twice
+            results.append(owners.of(x)[0])  # an operand, such as one that was changed in place
         elif id(x.storage) in owners.storages or not _is_dense(x, given="out" in names):
             return
         else:
