@@ -425,21 +425,20 @@ def make_function(op):
             args, kwargs = _in_order(args, kwargs, positional, op.defaults)
         if kwargs or not outputs:
             return run(*args, **kwargs)
-        if op.kind_forms and (form := _form_of(op, args)) is not None:
-            return _composed(form, op, args, kwargs)
-        if not (mode & GRAD and core_launch.tracked(args)):
-            if typed:
-                check_options(op, args, kwargs)
-            return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
-        found = core_launch.recall(op.training, args)  # by far the most calls of a training step
+        wanted = mode & GRAD and core_launch.tracked(args)
+        found = core_launch.recall(op.training, args) if wanted else None  # by far the most calls of a training step
         if found is not None:
             result, kept = found
             if type(kept) is _Kept:
                 kept, result = kept.values | dict(zip(kept.names, result[1:])), result[0]
             record(kept, args, kwargs, result)
             return result
+        if op.kind_forms and (form := _form_of(op, args)) is not None:
+            return _composed(form, op, args, kwargs)
         if typed:
             check_options(op, args, kwargs)
+        if not wanted:
+            return paragraph(dispatch.Call(op, {}, (), False, device_of(args, {})), *args)
         call = dispatch.Call(op, {}, (), op.gradient is not None, device_of(args, {}))
         before = known.state_of(core_launch.tensors(args))
         result = recorded(mode, call, args, kwargs)
