@@ -261,16 +261,10 @@ def pack_a(args, lo, hi, T):
 def pack_x(args, lo, hi, T, ACROSS):
     """Pieces [lo, hi) of x for `few_rows`."""
     panels, x, first, stop = all_panels(args, lo, hi, T)
-    M, x_stride, x_k, width = (
-        load(args, PANELS.tokens),
-        load(args, PANELS.x_stride),
-        load(args, PANELS.x_k),
-        HALF * ACROSS,
-    )
-    panel = (load(args, PANELS.k) + 1) // 2 * width
-    pack_panels(
-        panels + first // 2 * width, panel, x + first * x_k, M, stop - first, x_stride, x_k, types.int64(width), T
-    )
+    M, x_stride, x_k = load(args, PANELS.tokens), load(args, PANELS.x_stride), load(args, PANELS.x_k)
+    width = types.int64(HALF * ACROSS)
+    panel, place = (load(args, PANELS.k) + 1) // 2 * width, panels + first // 2 * width
+    pack_panels(place, panel, x + first * x_k, M, stop - first, x_stride, x_k, width, T)
     return 0
 
 

@@ -60,7 +60,9 @@ PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: wo
 # From so many threads on, and so much work for each, A is packed once for all of them (`shared_blocks`).
 LEAST_SHARING, _SHARED_WORK = 4, 8 * PARALLEL_WORK
 _SHARED_TILES = 8  # for each thread, if tiles do not get too small
-_SHARED_ROWS = 128, 256  # of a block, where pieces of k have full length: fewer pack B too often, more fill a cache
+# Rows of a block, where pieces of k have full length: fewer pack B too often (half as many do not, where products take
+# longer: by vectors, and of a k that is cut), more fill a cache.
+_SHARED_ROWS = 128, 256
 _SHARED_LEAST = 512, 1024  # columns of a large A's product, and rows that are packed at a time at least
 _LARGE = 1 << 21  # elements of such an A
 _SHARED_B_BYTES = 32 << 20  # of a B that the third-level cache keeps

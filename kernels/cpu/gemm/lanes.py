@@ -329,7 +329,7 @@ def sum_bytes(T):
 
 @jit.inline
 def panel_size(line, K, width, T):
-    """(Elements of a panel of x for a line of elements, and of the whole panel.)"""
+    """Elements of a panel of x for a line of elements of the weight, and those of the whole panel."""
     units = line // depth(T) * width
     return units, (K + line - 1) // line * units
 
