@@ -378,8 +378,8 @@ def make_function(op):
     record, names, typed = derive.Recorder(op).record, other_names(op), bool(typed_options(op))
     others = names.keys()
     signature = inspect.signature(paragraph)
-    positional = [p.name for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD][1:]
-    positional = [name for name in positional if name not in outputs]
+    named = list(signature.parameters.values())[1:]
+    positional = [p.name for p in named if p.kind is p.POSITIONAL_OR_KEYWORD and p.name not in outputs]
 
     def run(*args, **kwargs):
         if not others.isdisjoint(kwargs):
@@ -480,8 +480,7 @@ def make_function(op):
             known.remember(op.known, values, named, result, call, before)
         return result
 
-    signature = signature.replace(parameters=list(signature.parameters.values())[1:])
-    _described(function, op, signature, **dict.fromkeys(outputs))
+    _described(function, op, signature.replace(parameters=named), **dict.fromkeys(outputs))
     made = core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"})
     return _with_fields(made, op) if op.fields else made
 

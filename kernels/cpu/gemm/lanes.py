@@ -362,11 +362,9 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
     size, across = ROWS * VECTORS * COUNT, (M + width - 1) // width
     near = NEAR_BYTES // sum_bytes(T) // (across * width)  # of k
     together, piece, given = 1, PIECE // many, load(args, PANELS.piece) // many
-    if given != 0:
-        together, piece = max(1, SUMS_BYTES // (sum_bytes(T) * size * across)), given
-    elif near < K:
+    if given != 0 or near < K:
         together = max(1, SUMS_BYTES // (sum_bytes(T) * size * across))
-        piece = min(piece, max(1, near // many))
+        piece = given if given != 0 else min(piece, max(1, near // many))
     packed, first = first_packed(args), lo
     while first < hi:
         matrix = first // groups

@@ -64,7 +64,7 @@ def product(problem, threads):
             piece = blocking.lane_piece(x.m, x.k, p.dtype) if tile else 0
             shared = piece and matrices == 1 and blocking.shares(x.m, x.n, x.k, threads, p.dtype)
             if (tile and not shared) or (not tile and x.a_k == 1 and x.m <= blocking.MOST_DOTS):
-                return _panels(p, x, tile, matrices, threads)
+                return _panels(p, x, tile, piece, matrices, threads)
         if x.a_k == 1 and x.b_k == 1:
             if x.m <= SKINNY:
                 return _dot_rows(p, x, "b", (x.n, x.m, x.b_stride, x.a_stride, 1, x.n), matrices)
@@ -208,8 +208,8 @@ def _dot_rows(p, x, large, sizes, matrices):
     return Plan((first,))
 
 
-def _panels(p, x, tile, matrices, threads):
-    """2 to 128 rows of A times the rows of a weight, in `tile`s of lanes (None: by dot products)."""
+def _panels(p, x, tile, piece, matrices, threads):
+    """2 to 256 rows of A times the rows of a weight, in `tile`s of lanes (None: by dot products)."""
     pair, size, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
     if tile:
         rows, vectors, count, deep = tile
@@ -224,7 +224,6 @@ def _panels(p, x, tile, matrices, threads):
     panels = -(-x.m // width) * -(-x.k // (pair * step)) * step * width * size
     work = 2 * x.m * rows * x.k * (2 if p.dtype == "float64" else 1) // pair
     grain = -(-blocking.PARALLEL_WORK // max(1, work))
-    piece = blocking.lane_piece(x.m, x.k, p.dtype) if tile else 0
     return _by_panels(p, x, matrices, threads, rows, grain, panels, (name, types), (pack, order), piece=piece)
 
 
