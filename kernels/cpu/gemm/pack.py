@@ -16,7 +16,6 @@ from ...lang.simd import address, convert, load, ptr, store, vload, vload_first,
 from ...lang.vector import I32, I64, memory_type
 from .blocking import VECTORS
 from .microkernel import (
-    PREFETCH_BYTES,
     depth,
     fetch,
     is_pair,
@@ -24,7 +23,6 @@ from .microkernel import (
     lanes_of,
     panel_ptr,
     panel_type,
-    prefetch_line,
     read,
     write,
 )
@@ -76,7 +74,9 @@ def transpose_block(typingctx, panel, width, x, stride, valid):
     """panel[k, i] = x[min(i, valid - 1), k] for a square of as many elements as a register has lanes.
 
     The rows of `panel` are `width` elements apart, those of `x` are `stride`. Lanes of rows beyond
-    `valid` repeat the last row: they end in sums that nobody reads.
+    `valid` repeat the last row: they end in sums that nobody reads. Nothing is asked for ahead: caches see so many
+    streams by themselves. Asking took as long as the rest of what lies in a cache (float32 of 256 x 1024, AVX2: 2.4e9
+    elements a second, without 3.9e9), and 3 % of whole products by 16 threads of an Emerald Rapids.
     """
     dtype = x.dtype
     n, size = lanes_of(dtype), panel_type(dtype).bitwidth // 8
@@ -93,7 +93,6 @@ def transpose_block(typingctx, panel, width, x, stride, valid):
             row = ir.Constant(I64, i)
             row = builder.select(builder.icmp_signed("<", row, last), row, last)
             row = builder.add(x, builder.mul(row, step))
-            prefetch_line(builder, row, PREFETCH_BYTES)
             bits = read(builder, row, kind, item)
             rows.append(bits if is_pair(dtype) else from_memory(builder, dtype, bits))
         step = builder.mul(width, ir.Constant(I64, size))
