@@ -19,7 +19,7 @@ cdef extern from "Python.h":
 
 cdef const char* _DEEP = " in the arguments: a list that holds itself?"  # unguarded, C would run out of its stack
 
-ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t) noexcept nogil
+ctypedef int64_t (*kernel_t)(int64_t*, int64_t, int64_t, int64_t) noexcept nogil
 ctypedef int64_t (*driver_t)(int64_t, int64_t, int64_t, int64_t) noexcept nogil
 ctypedef int64_t (*foreign_t)(int64_t, int64_t, int64_t, int64_t, int64_t) noexcept nogil
 
@@ -266,7 +266,7 @@ cdef int64_t _run(int64_t kernel, int64_t* args, int64_t count, int64_t n, int64
         elif parts > 1:
             status = (<driver_t>_driver)(kernel, <int64_t>args, n, parts)
         else:
-            status = (<kernel_t>kernel)(args, 0, n)
+            status = (<kernel_t>kernel)(args, 0, n, 0)
     return status
 
 
@@ -286,7 +286,7 @@ def call(int64_t kernel, int64_t args, int64_t lo, int64_t hi):
     """Call a kernel on a block that is already in memory."""
     cdef int64_t status
     with nogil:
-        status = (<kernel_t>kernel)(<int64_t*>args, lo, hi)
+        status = (<kernel_t>kernel)(<int64_t*>args, lo, hi, 0)
     return status
 
 

@@ -12,7 +12,7 @@ from infinicore.kernels.blocks import pool
 
 GRAIN_ELEMENTS = -32768  # an elementwise slice of this many takes some 10 us: worth a thread; below 0: see `_parts`
 FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
-_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_KERNEL = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 _FOREIGN = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 6)
 
@@ -133,7 +133,7 @@ def _function(kernel):
 
 def call(kernel, args, lo, hi):
     """Call a kernel on a block that is already in memory."""
-    return _function(kernel)(args, lo, hi)
+    return _function(kernel)(args, lo, hi, 0)
 
 
 def gather_team():
@@ -169,7 +169,7 @@ def _run(kernel, args, count, n, parts):
         return launcher(kernel - 1, args, n, count, ctypes.addressof(_thread.streams))
     if parts > 1:
         return _state["driver"](kernel, args, n, parts)
-    return _function(kernel)(args, 0, n)
+    return _function(kernel)(args, 0, n, 0)
 
 
 def stream(index):

@@ -24,8 +24,8 @@ _LEAST_READ_BYTES = 64 << 10
 _LEAST_BYTES_PER_THREAD = 256 << 10  # 3 us of reading: with less, starting a thread costs more than it brings
 
 
-def _function(address, count):
-    return ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * count)(address)
+def _function(address):
+    return ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)(address)
 
 
 class _Launch:
@@ -35,10 +35,10 @@ class _Launch:
         self._values = np.array(block[0], np.int64)
         address, block = kernel(name), self._values.ctypes.data
         if parts == 1:  # as every launch of one part
-            self._function, self._call = _function(address, 3), (block, 0, n)
+            self._function, self._call = _function(address), (block, 0, n, 0)
         else:
             launch.gather_team()
-            self._function, self._call = _function(threads.driver(), 4), (address, block, n, parts)
+            self._function, self._call = _function(threads.driver()), (address, block, n, parts)
 
     def seconds(self):
         start = time.perf_counter()

@@ -42,8 +42,8 @@ GRAD = Block(
     "causal "  # row i sees the keys up to i
     "dropout:f64 seed "  # the probability of zero
     "chunks "  # units of work for each batch and key/value head
-    "slice_bytes slice_items "  # the slice of a unit is that of the first unit of its launch part
-    # Areas of a slice, offsets in bytes: keys and values as words, room to turn rows, queries turned;
+    "thread_bytes "  # of the scratch, for each thread
+    # Areas of it, offsets in bytes: keys and values as words, room to turn rows, queries turned;
     "key_words value_words staging query_words "
     "sums=0 "  # in the forward pass, of one tile;
     # in the backward pass gradients of the result, keys, queries and gradients to be read across, statistics, sums

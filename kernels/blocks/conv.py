@@ -17,7 +17,7 @@ WEIGHT = Block(
 IMAGE = Block(
     """
     x scratch |
-    slice_bytes slice_units  # of the scratch: bytes and units of work per thread
+    thread_bytes             # of the scratch, for each thread
     m c groups               # channels of the result and of the image, in a group
     x_image x_channel h w    # strides and size of the image
     stride_h stride_w        # of the input

@@ -1,28 +1,27 @@
 """Argument blocks of matrix products: out = residual + activation(alpha * product + bias). Strides are in elements.
 
 At the end of most lie the dims of the batch: how many (`batch`), and of each, outermost first, its size and its
-strides in the first three tensors. `slice_bytes` of the scratch belong to `slice_items` items of work, and so to one
-thread.
+strides in the first three tensors. Each thread of a launch has `thread_bytes` of the scratch.
 """
 
 from . import Block
 
 # C[rows, columns] = A[rows, k] B[k, columns] in tiles, of which a grid covers each matrix; blocks of mc x kc of A and
 # of kc x nc of B are packed. `panel` is the size of a panel of a B that is packed already (0: it is not), `b_offset`
-# where the block of B lies in a slice of the scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts
+# where the block of B lies in a thread's scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts
 # of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch. `a_group` is the size of a group
 # of rows of an A that is packed already (0: it is not).
 BLOCKED = Block(
     """a b c bias? residual? scratch |
     rows columns k a_stride a_k b_k b_stride c_stride grid_m grid_n tile_m tile_n mc kc nc panel b_offset part_offset
-    slice_bytes slice_items splits=0 split_k=0 parts=0 a_group=0 alpha:f64 batch=0 dims*"""
+    thread_bytes splits=0 split_k=0 parts=0 a_group=0 alpha:f64 batch=0 dims*"""
 )
 INTEGER = Block("a b c | rows columns k a_stride a_k b_k b_stride c_stride alpha batch dims*")
 
 # int32 sums of products of bytes: tiles of `width` columns, `height` rows of A packed at a time
 BYTES = Block(
     """a b c scratch |
-    rows columns k a_stride a_k b_k b_stride c_stride width height slice_bytes slice_items batch dims*"""
+    rows columns k a_stride a_k b_k b_stride c_stride width height thread_bytes batch dims*"""
 )
 
 # `rows` rows of a large matrix w times `tokens` rows of x; the result's strides along both
@@ -37,10 +36,10 @@ ADD_ROWS = Block(
 )
 
 # `rows` rows of a weight times `tokens` rows of x, which are packed: by each thread, or before, for all of them, where
-# `slice_bytes` is 0; `piece` elements of k have a sum of their own (0: as the kernel likes)
+# `thread_bytes` is 0; `piece` elements of k have a sum of their own (0: as the kernel likes)
 PANELS = Block(
     """w x out bias? residual? scratch |
-    rows tokens k w_stride x_stride x_k out_stride slice_bytes slice_items piece=0 alpha:f64 batch dims*"""
+    rows tokens k w_stride x_stride x_k out_stride thread_bytes piece=0 alpha:f64 batch dims*"""
 )
 
 # sums of operands of 8 bits times their scales, which are `a_step` and `b_step` elements apart (0: one for all)

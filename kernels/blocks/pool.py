@@ -28,7 +28,7 @@ FUTEX = 0  # the number of that call of the system; 0: there is none, and worker
 FIRST_JOB = LINE
 
 # words of a job: the bits of the slices that nobody has begun, then
-KERNEL, ARGS, N, PARTS, STATUS, EACH = range(LINE, LINE + 6)  # `EACH`: slices of a thread
+KERNEL, ARGS, N, PARTS, STATUS, EACH, THREADS = range(LINE, LINE + 7)  # `EACH`: slices of a thread
 DONE = 2 * LINE  # slices
 TAKEN = 3 * LINE  # 1 while this is somebody's job
 JOB = 4 * LINE

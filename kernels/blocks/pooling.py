@@ -12,6 +12,6 @@ POOL = Block(
     size:3 out:3 window:3 stride:3 padding:3 dilation:3
     counted divisor           # whether padding counts in a mean; what it is divided by, or 0 for the size of the window
     vectors=0                 # of neighbouring results of a plane, or of elements of it, on GPUs
-    slice_bytes=0 slice_planes=1  # of the scratch: a plane of sums for each thread, which does so many planes
+    thread_bytes=0            # of the scratch: a plane of sums for each thread
     """,
 )

@@ -27,8 +27,8 @@ TILES = Block("x tiles scales? fixes? order? | stride rows k units")
 PANELS = Block("x panels | stride rows k panel_bytes")  # or as panels of the blocked product
 REORDER = Block("x order y | k")  # y[row, i] = x[row, order[i]]
 # `scratch` and the numbers that have defaults are those of the product that expands the weight: bytes of a panel of x,
-# bytes of a slice of the scratch and how many items of work share it.
+# and of the scratch of each thread.
 PRODUCT = Block(
     "x scales? fixes? weight y bias? scratch? | rows columns k units panel_bytes shift y_stride "
-    "x_bytes=0 slice_bytes=0 slice_items=1"
+    "x_bytes=0 thread_bytes=0"
 )

@@ -221,10 +221,9 @@ def _link(path, source):
 
     rendered = _import_source(path.stem, path.with_suffix(".py"), source)
     kernel = rendered.kernel
-    if kernel.__code__.co_argcount == 3:
-        arguments = (rendered.BLOCK, types.int64, types.int64)
-    else:  # the driver: plain integers
-        arguments = (types.int64,) * kernel.__code__.co_argcount
+    names = kernel.__code__.co_varnames[: kernel.__code__.co_argcount]
+    first = rendered.BLOCK if names[0] == "args" else types.int64  # the driver's functions take plain integers
+    arguments = (first, *(types.int64,) * (len(names) - 1))
     with global_compiler_lock, _whole_programs(), frontend.lean():
         result = CFunc(kernel, (arguments, types.int64), {}, dict(_FLAGS), _compiler())._compile_uncached()
         result.library.finalize()

@@ -33,7 +33,7 @@ def kernel(name, **parameters):
     key = (name, *parameters.items())
     found = _addresses.get(key)
     if found is None:
-        label = "-".join([name, *(str(getattr(v, "name", v)) for v in parameters.values())])
+        label = "-".join([name, *(str(getattr(v, "name", v)) for k, v in parameters.items() if k != "thread")])
         found = _addresses[key] = jit.load_kernel(label, render.stub(name, parameters))
     return found
 

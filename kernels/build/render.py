@@ -39,8 +39,8 @@ from infinicore.kernels.lang.vector import BLOCK
 
 {bindings}
 
-def kernel(args, lo, hi):
-    return {file}.{function}(args, lo, hi{arguments})
+def kernel({entry}):
+    return {file}.{function}({entry}{arguments})
 '''
 
 
@@ -115,8 +115,11 @@ def stub(kernel, parameters, device="cpu"):
     """Source of a hand-written kernel of `kernels/<device>`.
 
     `parameters` maps names to dtype names, ints or bools, F to a format; ACT to an elementwise op (or None), whose
-    rule the kernel gets as a function, and SLOPE to one whose derivative it gets.
+    rule the kernel gets as a function, and SLOPE to one whose derivative it gets. A kernel with `thread` is told which
+    thread of the launch runs it, since each has scratch of its own.
     """
+    entry = "args, lo, hi, thread" if parameters.get("thread") else "args, lo, hi"
+    parameters = {k: v for k, v in parameters.items() if k != "thread"}
     folder, file, function = kernel.split(".")
     ops = {k: op for k, op in parameters.items() if hasattr(op, "function")}
     what = ", ".join(f"{k}={getattr(v, 'name', v)}" for k, v in parameters.items()) or "all types"
@@ -133,6 +136,7 @@ def stub(kernel, parameters, device="cpu"):
         file=file,
         function=function,
         bindings=bindings,
+        entry=entry,
         arguments=arguments,
     )
 

@@ -32,7 +32,7 @@ def replay(args, lo, hi):
         kernel, block = load(record, RECORD.kernel), load(record, RECORD.args)
         n, parts = load(record, RECORD.n), load(record, RECORD.parts)
         if parts <= 1:
-            status = call_kernel(kernel, block, 0, n)
+            status = call_kernel(kernel, block, 0, n, 0)
         else:
             status = drive(kernel, block, n, parts)
         if status != 0:
@@ -45,7 +45,8 @@ def replay_serial(args, lo, hi):
     """As `replay`, for a graph without parallel launches: needs no threads started."""
     for i in range(lo, hi):
         record = args + RECORD.WIDTH * i
-        status = call_kernel(load(record, RECORD.kernel), load(record, RECORD.args), 0, load(record, RECORD.n))
+        kernel, block, n = load(record, RECORD.kernel), load(record, RECORD.args), load(record, RECORD.n)
+        status = call_kernel(kernel, block, 0, n, 0)
         if status != 0:
             return status + 1000 * i
     return 0

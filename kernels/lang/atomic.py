@@ -57,7 +57,7 @@ def _fetch(operation):
     return fetch
 
 
-fetch_add, fetch_and = _fetch("add"), _fetch("and")
+fetch_add, fetch_and, fetch_or = _fetch("add"), _fetch("and"), _fetch("or")
 
 
 @intrinsic
@@ -158,12 +158,16 @@ def call_at(typingctx, function, arguments):
 
 
 @intrinsic
-def call_kernel(typingctx, kernel, args, lo, hi):
-    """Let the kernel at an address do the slice [lo, hi) of its work: its code, 0 or that of an error."""
+def call_kernel(typingctx, kernel, args, lo, hi, thread):
+    """Let the kernel at an address do the slice [lo, hi) of its work: its code, 0 or that of an error.
+
+    `thread` is the number of the thread in this launch. Kernels without scratch of their own take three arguments and
+    do not see the fourth: it travels in a register.
+    """
 
     def codegen(context, builder, sig, args):
         values = [context.cast(builder, v, t, types.int64) for v, t in zip(args, sig.args)]
-        kind = ir.FunctionType(I64, [I64] * 3)
+        kind = ir.FunctionType(I64, [I64] * 4)
         return builder.call(builder.inttoptr(values[0], kind.as_pointer()), values[1:])
 
-    return types.int64(kernel, args, lo, hi), codegen
+    return types.int64(kernel, args, lo, hi, thread), codegen

@@ -17,17 +17,17 @@ from infinicore.kernels.cpu import threads
 import infinicore as ic
 from infinicore.core import launch
 
-KERNEL = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 3)
+KERNEL = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 
 
 @pytest.fixture(scope="module")
 def drive():
-    """`drive(function, n, parts)` with a Python function of (lo, hi) as the kernel."""
+    """`drive(function, n, parts)` with a Python function of (lo, hi), or of (lo, hi, thread), as the kernel."""
     threads.set_team(4)
     function = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 4)(threads.driver())
 
-    def call(work, n, parts):
-        kernel = KERNEL(lambda _, lo, hi: work(lo, hi))
+    def call(work, n, parts, numbered=False):
+        kernel = KERNEL(lambda _, lo, hi, thread: work(lo, hi, thread) if numbered else work(lo, hi))
         return function(ctypes.cast(kernel, ctypes.c_void_p).value, 0, n, parts)
 
     return call
@@ -73,6 +73,36 @@ def test_a_thread_begins_with_its_own_slices(drive):
     assert drive(work, 2 * SHARE, 2 + SHARED * SHARE) == 0
     assert sorted(slices[0] for slices in done.values()) == [0, SHARE]
     assert sorted(itertools.chain(*done.values())) == list(range(2 * SHARE))
+
+
+def test_each_thread_of_a_launch_has_a_number_of_its_own(drive):
+    """Scratch is told apart by it: also where launches of two and of four threads follow one another in a place."""
+    wrong = []
+
+    def launches(threads, each):
+        for _ in range(100):
+            running = [0] * threads
+
+            def work(lo, hi, thread):
+                if not 0 <= thread < threads or running[thread]:
+                    wrong.append((threads, thread))
+                    return 0
+                running[thread] = 1
+                time.sleep(1e-5)  # others run
+                running[thread] = 0
+                return 0
+
+            assert drive(work, threads * each, threads + SHARED * each, numbered=True) == 0
+
+    callers = [threading.Thread(target=launches, args=(2 + 2 * (i % 2), 1 + 3 * i)) for i in range(5)]
+    [one.start() for one in callers]
+    [one.join() for one in callers]
+    assert not wrong
+    mine = set()
+    assert (
+        drive(lambda lo, hi, thread: mine.add((thread, threading.get_native_id())) or 0, 8, 2 + SHARED * 4, True) == 0
+    )
+    assert dict(mine)[0] == threading.get_native_id() and len(dict(mine)) == len(mine)
 
 
 def test_only_launches_that_allow_it_and_are_large_have_more_slices_than_threads():

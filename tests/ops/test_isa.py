@@ -41,7 +41,8 @@ rng = np.random.default_rng(0)
 a, b = (rng.integers(-8, 9, shape).astype(np.float32) for shape in ((40, 100), (100, 30)))
 found = ic.matmul(ic.from_numpy(a).to(ic.bfloat16), ic.from_numpy(b).to(ic.bfloat16)).float().numpy()
 want = ic.from_numpy(a @ b).to(ic.bfloat16).float().numpy()  # sums of small integers are exact, and rounded once
-product = jit.assembly("product", render.stub("gemm.blocked.matmul", {"T": "bfloat16", "ACT": None, "R": "bfloat16"}))
+constants = {"thread": True, "T": "bfloat16", "ACT": None, "R": "bfloat16"}
+product = jit.assembly("product", render.stub("gemm.blocked.matmul", constants))
 bytes_ = jit.assembly("bytes", render.stub("quant.products.stream", {"F": "q8_0", "T": "float32"}))
 print(json.dumps([isa.has_bf16_dot(), isa.has_int8_dot(), "vdpbf16ps" in product, "vpdpbusd" in bytes_,
     bool((found == want).all())]))

@@ -38,25 +38,35 @@ def test_exp_scales_by_one_instruction():
 # kernel, its constants, and the instruction that does its work: with the 512-bit dot products, and on AVX2
 _F32 = "vfmadd...ps"
 PRODUCTS = [
-    ("gemm.blocked.matmul", {"T": "float32", "ACT": None, "R": "float32"}, _F32, _F32),
-    ("gemm.blocked.matmul", {"T": "float64", "ACT": None, "R": "float64"}, "vfmadd...pd", "vfmadd...pd"),
-    ("gemm.blocked.matmul", {"T": "bfloat16", "ACT": OPS["silu"], "R": "float32"}, "vdpbf16ps", _F32),
+    ("gemm.blocked.matmul", {"thread": True, "T": "float32", "ACT": None, "R": "float32"}, _F32, _F32),
+    (
+        "gemm.blocked.matmul",
+        {"thread": True, "T": "float64", "ACT": None, "R": "float64"},
+        "vfmadd...pd",
+        "vfmadd...pd",
+    ),
+    ("gemm.blocked.matmul", {"thread": True, "T": "bfloat16", "ACT": OPS["silu"], "R": "float32"}, "vdpbf16ps", _F32),
     ("gemm.gemv.dot_rows", {"T": "bfloat16", "ACT": None}, "vdpbf16ps", _F32),
     ("gemm.gemv.add_rows", {"T": "float32", "ACT": None}, "vfmadd...ps|vmulps", "vfmadd...ps|vmulps"),
-    ("gemm.skinny.dot_panels", {"T": "bfloat16", "ACT": None, "ROWS": 6, "TOKENS": 4}, "vdpbf16ps", _F32),
     (
-        "gemm.lanes.lane_panels",
-        {"T": "bfloat16", "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 0, "DEEP": 1},
+        "gemm.skinny.dot_panels",
+        {"thread": True, "T": "bfloat16", "ACT": None, "ROWS": 6, "TOKENS": 4},
         "vdpbf16ps",
         _F32,
     ),
     (
         "gemm.lanes.lane_panels",
-        {"T": "float32", "ACT": OPS["gelu"], "ROWS": 14, "VECTORS": 2, "COUNT": 0, "DEEP": 1},
+        {"thread": True, "T": "bfloat16", "ACT": None, "ROWS": 14, "VECTORS": 2, "COUNT": 0, "DEEP": 1},
+        "vdpbf16ps",
+        _F32,
+    ),
+    (
+        "gemm.lanes.lane_panels",
+        {"thread": True, "T": "float32", "ACT": OPS["gelu"], "ROWS": 14, "VECTORS": 2, "COUNT": 0, "DEEP": 1},
         _F32,
         _F32,
     ),
-    ("gemm.int8.matmul", {}, "vpdpbusd", "vpmaddwd"),
+    ("gemm.int8.matmul", {"thread": True}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream_flat", {"F": "int8", "T": "bfloat16"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q8_0", "T": "float32"}, "vpdpbusd", "vpmaddwd"),
     ("quant.products.stream", {"F": "q4_k", "T": "float32"}, "vpdpbusd", "vpmaddubsw"),
@@ -122,7 +132,8 @@ def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, rows, vectors, de
     if deep > 1 and (vectors < 3 or blocking.pairs(dtype)):
         pytest.skip("such tiles have one element of k in a lane")
     instruction = "vdpbf16ps" if dtype == "bfloat16" and isa.has_bf16_dot() else "vfmadd231ps"
-    constants = {"T": dtype, "ACT": None, "ROWS": rows, "VECTORS": vectors, "COUNT": 16, "DEEP": deep}
+    constants = {"thread": True, "T": dtype, "ACT": None, "ROWS": rows}
+    constants |= {"VECTORS": vectors, "COUNT": 16, "DEEP": deep}
     loop = innermost(jit.assembly("lanes", render.stub("gemm.lanes.lane_panels", constants)), instruction)
     assert sum(instruction in line for line in loop) == 4 * rows * vectors  # four elements of the panel
     assert not any(re.search(r"zmm\d+,.*\((%rsp|%rbp)", line) for line in loop)  # nothing is spilled

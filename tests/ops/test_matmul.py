@@ -358,7 +358,7 @@ def test_blocks_cover_the_product():
             cut = blocking.blocks(m, n, k, batch, threads, dtype)
             assert cut.grid[0] * cut.tile[0] >= m and cut.grid[1] * cut.tile[1] >= n
             assert cut.items == cut.grid[0] * cut.grid[1] * batch
-            assert (cut.items - 1) // cut.items_per_slice < cut.slices <= threads
+            assert cut.scratch == min(threads, cut.items) * cut.thread_bytes and cut.grain < 0
             rows = blocking.TILE_ROWS if blocking.tiles(dtype) else blocking.ROWS
             assert cut.mc % rows == 0 and cut.nc % blocking.across(dtype) == 0
 

@@ -119,7 +119,7 @@ def walk(args, lo, hi):
                 elif step != 0 and j < count - 1:
                     copy_steps(tile, source, 1, step, n, itemsize)
                 store(block, j, tile)
-            status |= call_kernel(kernel, block_address, 0, n)
+            status |= call_kernel(kernel, block_address, 0, n, 0)
             last = count - 1
             step = load(args, shape + ndim * (last + 2) - 1)
             if step != 1:

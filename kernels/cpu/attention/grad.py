@@ -69,9 +69,9 @@ def row_stride(args, strides):
 
 
 @jit.inline
-def slice_address(args, lo):
-    """The address of the scratch of the launch part that begins with unit `lo`."""
-    return load(args, GRAD.scratch) + lo // load(args, GRAD.slice_items) * load(args, GRAD.slice_bytes)
+def scratch_of(args, thread):
+    """The address of a thread's scratch."""
+    return load(args, GRAD.scratch) + thread * load(args, GRAD.thread_bytes)
 
 
 @jit.inline
@@ -183,10 +183,10 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
 
 
 @jit.inline
-def forward(args, lo, hi, T):
+def forward(args, lo, hi, thread, T):
     """Units [lo, hi): a chunk of the tiles of query rows of one batch and key/value head."""
     chunks, kv_heads, group = load(args, GRAD.chunks), load(args, GRAD.kv_heads), load(args, GRAD.group)
-    base = slice_address(args, lo)
+    base = scratch_of(args, thread)
     tiles, num_keys = (load(args, GRAD.num_rows) + TILE - 1) // TILE, load(args, GRAD.num_keys)
     words, _, _, value_stride = strides(args, T)
     keys, values = words_at(args, base, GRAD.key_words, T), words_at(args, base, GRAD.value_words, T)
@@ -350,10 +350,10 @@ def backward_head(args, batch, kv_head, member, chunk, base, dq, T):
 
 
 @jit.inline
-def backward(args, lo, hi, T):
+def backward(args, lo, hi, thread, T):
     """Units [lo, hi): a chunk of the keys of one batch and key/value head."""
     chunks, kv_heads, group = load(args, GRAD.chunks), load(args, GRAD.kv_heads), load(args, GRAD.group)
-    base = slice_address(args, lo)
+    base = scratch_of(args, thread)
     num_rows, size = load(args, GRAD.num_rows), load(args, GRAD.size_qk)
     _, _, stride, _ = strides(args, T)
     part = (num_rows + TILE - 1) // TILE * TILE * stride

@@ -66,11 +66,11 @@ def _offsets(word, **sizes):
     for name, size in sizes.items():
         offsets[name] = at
         at += _up(size * word, 64)
-    return offsets, _up(at, 4096) + 64  # slices of a power of two would meet in the same cache lines
+    return offsets, _up(at, 4096) + 64  # at a distance of a power of two threads would use the same lines of caches
 
 
 def forward_areas(num_keys, size_qk, size_v, word, pair):
-    """The areas of a slice and its bytes, for words of so many bytes that hold `pair` elements."""
+    """The areas of a thread's scratch and its bytes, for words of so many bytes that hold `pair` elements."""
     (qk, _), (_, v_row) = _strides(size_qk, pair), _strides(size_v, pair)
     keys = _up(num_keys, KEYS)
     return _offsets(

@@ -204,7 +204,7 @@ def store_tile(y, strides, tile, across, start, stop, grid, rows, bias, has_bias
 
 
 @jit.inline
-def correlate(args, lo, hi, T, R, V):
+def correlate(args, lo, hi, thread, T, R, V):
     """Units [lo, hi): y[n, m] = bias[m] + sum over c and taps of weight[m, c, tap] x[n, c] moved by the tap.
 
     A unit is some panels of R channels of the results of a block of rows; units that share the padded image follow
@@ -214,7 +214,7 @@ def correlate(args, lo, hi, T, R, V):
     M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
     blocks, shares = load(args, PRODUCT.blocks), load(args, PRODUCT.shares)
     pitch, taps, per_group = load(args, PRODUCT.pitch), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
-    scratch = load(args, PRODUCT.scratch) + lo // load(args, PRODUCT.slice_units) * load(args, PRODUCT.slice_bytes)
+    scratch = load(args, PRODUCT.scratch) + thread * load(args, PRODUCT.thread_bytes)
     buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
     across, pair = V * lanes(T), depth(T)
     channels = (C + pair - 1) // pair
@@ -291,7 +291,7 @@ def turn(turned, tile, rows, across):
 
 
 @jit.inline
-def correlate_lanes(args, lo, hi, T, R, V):
+def correlate_lanes(args, lo, hi, thread, T, R, V):
     """As `correlate`, in tiles of R neighbours of a row by V vectors of channels, which are transposed at the end.
 
     No column between rows is idle, so images as small as 7 x 7 come out even. A panel of the weight holds V vectors of
@@ -302,7 +302,7 @@ def correlate_lanes(args, lo, hi, T, R, V):
     M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
     blocks, shares = load(args, PRODUCT.blocks), load(args, PRODUCT.shares)
     pitch, taps, per_group = load(args, PRODUCT.pitch), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
-    scratch = load(args, PRODUCT.scratch) + lo // load(args, PRODUCT.slice_units) * load(args, PRODUCT.slice_bytes)
+    scratch = load(args, PRODUCT.scratch) + thread * load(args, PRODUCT.thread_bytes)
     buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
     across, pair, count = V * lanes(T), depth(T), lanes(T)
     channels = (C + pair - 1) // pair

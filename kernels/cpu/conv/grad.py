@@ -40,7 +40,7 @@ def source_ptr(address, T):
 
 
 @jit.inline
-def weight_sums(args, lo, hi, T, R, V):
+def weight_sums(args, lo, hi, thread, T, R, V):
     """Units [lo, hi): the sums of a part of the images for some channels of a group."""
     M, C, groups = load(args, SUMS.m), load(args, SUMS.c), load(args, SUMS.groups)
     blocks, block_rows, shares = load(args, SUMS.blocks), load(args, SUMS.block_rows), load(args, SUMS.shares)
@@ -48,7 +48,7 @@ def weight_sums(args, lo, hi, T, R, V):
     parts, places = load(args, SUMS.parts), load(args, SUMS.images) * blocks
     OH, OW = load(args, SUMS.g_h), load(args, SUMS.g_w)
     g_image, g_channel = load(args, SUMS.g_image), load(args, SUMS.g_channel)
-    scratch = load(args, SUMS.scratch) + lo // load(args, SUMS.slice_units) * load(args, SUMS.slice_bytes)
+    scratch = load(args, SUMS.scratch) + thread * load(args, SUMS.thread_bytes)
     offsets, packed = ptr(scratch + load(args, SUMS.offsets), INT64), panel_ptr(scratch + load(args, SUMS.packed), T)
     across, pair = V * lanes(T), depth(T)
     size = itemsize(T) if pair == 2 else 8 if itemsize(T) == 8 else 4
@@ -89,7 +89,7 @@ def weight_sums(args, lo, hi, T, R, V):
 
 
 @jit.inline
-def weight_dots(args, lo, hi, T, R):
+def weight_dots(args, lo, hi, thread, T, R):
     """Units [lo, hi): the sums of a part of the images for a group, by dot products along rows of R taps at once.
 
     3 x 3 depthwise, 64 channels of 56 x 56: 0.46 ms for a batch of 4, with channels along the lanes 3.7 (one
@@ -99,7 +99,7 @@ def weight_dots(args, lo, hi, T, R):
     blocks, block_rows = load(args, SUMS.blocks), load(args, SUMS.block_rows)
     parts, places = load(args, SUMS.parts), load(args, SUMS.images) * blocks
     OH, OW, k_total = load(args, SUMS.g_h), load(args, SUMS.g_w), load(args, SUMS.patch)
-    scratch = load(args, SUMS.scratch) + lo // load(args, SUMS.slice_units) * load(args, SUMS.slice_bytes)
+    scratch = load(args, SUMS.scratch) + thread * load(args, SUMS.thread_bytes)
     offsets, buffer = ptr(scratch + load(args, SUMS.offsets), INT64), image_ptr(scratch, T)
     size = 8 if itemsize(T) == 8 else 4
     pitch, rows_of_k = load(args, SUMS.pitch) * size, (k_total + R - 1) // R * R

@@ -258,18 +258,18 @@ def round_into(y, sums, size):
 
 
 @jit.inline
-def sums_of(args, lo, T):
-    """The sums of one plane, of the thread that does planes from `lo` on."""
-    return sum_ptr(load(args, POOL.scratch) + lo // load(args, POOL.slice_planes) * load(args, POOL.slice_bytes), T)
+def sums_of(args, thread, T):
+    """The sums of one plane of a thread."""
+    return sum_ptr(load(args, POOL.scratch) + thread * load(args, POOL.thread_bytes), T)
 
 
 @jit.inline
-def max_pool_backward(args, lo, hi, T, I, VOLUME):
+def max_pool_backward(args, lo, hi, thread, T, I, VOLUME):
     """The gradient of planes [lo, hi) (x) from that of the maxima (y) and their places."""
     D, H, W = three(args, POOL.size, VOLUME)
     OD, OH, OW = three(args, POOL.out, VOLUME)
     KD, KH, KW = three(args, POOL.window, VOLUME)
-    sums, size, w_stride = sums_of(args, lo, T), D * H * W, load(args, POOL.stride + 2)
+    sums, size, w_stride = sums_of(args, thread, T), D * H * W, load(args, POOL.stride + 2)
     offsets, count, steps = ptr(stack(TAPS_BYTES), types.int64), KD * KH * KW, tap_steps(args, VOLUME)
     few = count <= TAPS  # a look instead of a division for each element
     for tap in range(count if few else 0):
@@ -428,13 +428,13 @@ def add_block(total, x, at, rows, columns, stride, T):
 
 
 @jit.inline
-def mean_pool_backward(args, lo, hi, T, ADAPTIVE, VOLUME):
+def mean_pool_backward(args, lo, hi, thread, T, ADAPTIVE, VOLUME):
     """The gradient of planes [lo, hi) (x) from that of the means (y)."""
     D, H, W = three(args, POOL.size, VOLUME)
     OD, OH, OW = three(args, POOL.out, VOLUME)
     h_axis, w_axis = axis(args, 1), axis(args, 2)
     counted, fixed, before, scale = load(args, POOL.counted), load(args, POOL.divisor), types.int64(0), 0.0
-    sums, size = sums_of(args, lo, T), D * H * W
+    sums, size = sums_of(args, thread, T), D * H * W
     for plane in range(lo, hi):
         fill_row(sums, size, 0)
         for row in range(OD * OH):
@@ -505,9 +505,9 @@ def adaptive_max(args, lo, hi, T, I, VOLUME):
 
 
 @jit.inline
-def positions_backward(args, lo, hi, T, I):
+def positions_backward(args, lo, hi, thread, T, I):
     """The gradient of planes [lo, hi) (x) of W elements from that of OW chosen ones (y) and their positions."""
-    size, count, sums = load(args, POOL.size + 2), load(args, POOL.out + 2), sums_of(args, lo, T)
+    size, count, sums = load(args, POOL.size + 2), load(args, POOL.out + 2), sums_of(args, thread, T)
     for plane in range(lo, hi):
         g, places = ptr(load(args, POOL.y), T) + plane * count, ptr(load(args, POOL.chosen), I) + plane * count
         fill_row(sums, size, 0)

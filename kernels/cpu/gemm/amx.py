@@ -239,10 +239,10 @@ def begin():
 
 
 @jit.inline
-def matmul(args, lo, hi, T, ACT, R):
+def matmul(args, lo, hi, thread, T, ACT, R):
     """As `blocked.matmul`, for bfloat16."""
     begin()
-    products(args, lo, hi, pack_tiles, tiles_group, TILE_ROWS, block, T, ACT, R)
+    products(args, lo, hi, thread, pack_tiles, tiles_group, TILE_ROWS, block, T, ACT, R)
     release()
     return 0
 
@@ -269,7 +269,7 @@ def pack_x(args, lo, hi, T, ACROSS):
 
 
 @jit.inline
-def few_rows(args, lo, hi, T, ACT, ACROSS):
+def few_rows(args, lo, hi, thread, T, ACT, ACROSS):
     """Groups [lo, hi) of 32 rows of a weight times rows of x, which are packed in panels of 16 ACROSS columns.
 
     The weight takes the place of A and is read as it lies, once, so that it need not be packed; the sums are those of
@@ -277,7 +277,8 @@ def few_rows(args, lo, hi, T, ACT, ACROSS):
     read again where its last 16 are not whole.
     """
     N, M, K = load(args, PANELS.rows), load(args, PANELS.tokens), load(args, PANELS.k)
-    w_stride, out_stride, panels = load(args, PANELS.w_stride), load(args, PANELS.out_stride), own_panels(args, lo, T)
+    w_stride, out_stride = load(args, PANELS.w_stride), load(args, PANELS.out_stride)
+    panels = own_panels(args, thread, T)
     tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(STEP_BYTES), T)
     last_a, last_b = ptr(stack(STEP_BYTES), T), panel_ptr(stack(STEP_BYTES), T)
     nothing = sum_ptr(stack(LINE_BYTES), T)

@@ -62,12 +62,12 @@ def batch_offsets(args, batch, index):
 
 
 @jit.inline
-def matmul(args, lo, hi, T, ACT, R):
+def matmul(args, lo, hi, thread, T, ACT, R):
     """Tiles [lo, hi) of C[M, N] = residual + activation(alpha A[M, K] B[K, N] + bias[N]); columns of C are contiguous.
 
     C and the residual (which may be C) are of type R.
     """
-    products(args, lo, hi, pack_rows, rows_group, ROWS, block, T, ACT, R)
+    products(args, lo, hi, thread, pack_rows, rows_group, ROWS, block, T, ACT, R)
     return 0
 
 
@@ -94,12 +94,11 @@ def pack_groups(args, lo, hi, pack, group, high, T):
 
 
 @jit.inline
-def products(args, lo, hi, pack, group, high, multiply, T, ACT, R):
+def products(args, lo, hi, thread, pack, group, high, multiply, T, ACT, R):
     """The loops of `matmul`, for a micro-kernel: `pack` brings A into its order, in groups of `high` rows, of `group`
     elements each, `multiply` does a pair of blocks.
 
-    Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the slice of the scratch that belongs
-    to the first tile, and thus to the thread.
+    Blocks of `kc` by `nc` of B and of `mc` by `kc` of A are packed in turn, into the thread's part of the scratch.
     """
     M, N, K = load(args, BLOCKED.rows), load(args, BLOCKED.columns), load(args, BLOCKED.k)
     a_stride, a_k, c_stride = load(args, BLOCKED.a_stride), load(args, BLOCKED.a_k), load(args, BLOCKED.c_stride)
@@ -109,7 +108,7 @@ def products(args, lo, hi, pack, group, high, multiply, T, ACT, R):
     mc, kc, nc = load(args, BLOCKED.mc), load(args, BLOCKED.kc), load(args, BLOCKED.nc)
     packed, a_packed = load(args, BLOCKED.panel), load(args, BLOCKED.a_group)
     part_offset = load(args, BLOCKED.part_offset)
-    scratch = load(args, BLOCKED.scratch) + lo // load(args, BLOCKED.slice_items) * load(args, BLOCKED.slice_bytes)
+    scratch = load(args, BLOCKED.scratch) + thread * load(args, BLOCKED.thread_bytes)
     a_block, b_block = panel_ptr(scratch, T), panel_ptr(scratch + load(args, BLOCKED.b_offset), T)
     across, pair = VECTORS * lanes(T), depth(T)
     splits = max(1, load(args, BLOCKED.splits))

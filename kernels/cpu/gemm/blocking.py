@@ -5,7 +5,6 @@ Plain Python, which both kernels and the plans that launch them read: no Numba h
 
 from typing import NamedTuple
 
-from ...blocks.pool import share
 from ...build import isa
 
 LANES = isa.lanes()
@@ -165,11 +164,10 @@ class Blocks(NamedTuple):
     mc: int
     kc: int
     nc: int
-    b_offset: int  # of the block of B in a thread's slice of the scratch; A lies at 0
+    b_offset: int  # of the block of B in a thread's scratch; A lies at 0
     part_offset: int  # of the float32 partial sums; 0 when they live in C
-    slice_bytes: int
-    slices: int
-    items_per_slice: int
+    thread_bytes: int  # of the scratch
+    scratch: int  # bytes of all threads
     items: int
     grain: int
 
@@ -234,9 +232,8 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
     b_offset = _up(mc * (steps + 1) * size, 64)
     end = b_offset if packed else b_offset + _up(nc * steps * size, 64)
-    slice_bytes = end + (tile_m * nc * size if partial else 0)  # a sum takes what a panel's element does
+    thread_bytes = _up(end + (tile_m * nc * size if partial else 0), 64)  # a sum takes what a panel's element does
     items = grid[0] * grid[1] * batch
-    slices = min(threads, items)
     return Blocks(
         grid=grid,
         tile=(tile_m, tile_n),
@@ -245,11 +242,10 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
         nc=nc,
         b_offset=b_offset,
         part_offset=end if partial else 0,
-        slice_bytes=_up(slice_bytes, 64),
-        slices=slices,
-        items_per_slice=-(-items // threads),
+        thread_bytes=thread_bytes,
+        scratch=min(threads, items) * thread_bytes,
         items=items,
-        grain=-(-PARALLEL_WORK * grid[0] * grid[1] // max(1, work)),
+        grain=-PARALLEL_WORK * grid[0] * grid[1] // max(1, work),
     )
 
 
@@ -316,9 +312,8 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
             tile_m *= 2
     bands = -(-m // tile_m)
     items = bands * panels
-    used = min(threads, items)
-    each = -(-items // (used * share(items, 1, used)))
     part_offset = _up(columns * steps * size, 64)
+    thread_bytes = part_offset + (_up(tile_m * columns * size, 64) if partial else 0)
     return Blocks(
         grid=(bands, panels),
         tile=(tile_m, columns),
@@ -327,9 +322,8 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
         nc=columns,
         b_offset=0,
         part_offset=part_offset if partial else 0,
-        slice_bytes=part_offset + (_up(tile_m * columns * size, 64) if partial else 0),
-        slices=-(-items // each),
-        items_per_slice=each,
+        thread_bytes=thread_bytes,
+        scratch=min(threads, items) * thread_bytes,
         items=items,
         grain=-1,
     )

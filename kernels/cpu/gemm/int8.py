@@ -104,13 +104,13 @@ def pack_quads(panel, x, valid, k, stride, k_stride, width, flip):
 
 
 @jit.inline
-def matmul(args, lo, hi):
+def matmul(args, lo, hi, thread):
     """Tiles [lo, hi) of C[M, N] = A[M, K] B[K, N], each some columns of one matrix of the batch."""
     M, N, K = load(args, BYTES.rows), load(args, BYTES.columns), load(args, BYTES.k)
     a_stride, a_k, c_stride = load(args, BYTES.a_stride), load(args, BYTES.a_k), load(args, BYTES.c_stride)
     b_k, b_stride = load(args, BYTES.b_k), load(args, BYTES.b_stride)
     columns, block = load(args, BYTES.width), load(args, BYTES.height)
-    scratch = load(args, BYTES.scratch) + lo // load(args, BYTES.slice_items) * load(args, BYTES.slice_bytes)
+    scratch = load(args, BYTES.scratch) + thread * load(args, BYTES.thread_bytes)
     steps, tiles = (K + 3) // 4, (N + columns - 1) // columns
     b_panels = ptr(scratch, INT32)
     starts = b_panels + columns * steps

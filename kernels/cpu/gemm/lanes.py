@@ -345,7 +345,7 @@ def pack_all(args, lo, hi, T, VECTORS, COUNT, DEEP):
 
 
 @jit.inline
-def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
+def lane_panels(args, lo, hi, thread, T, ACT, ROWS, VECTORS, COUNT, DEEP):
     """As `dot_panels`, with panels of VECTORS * COUNT / DEEP rows of x.
 
     A piece of k of all panels stays in the second-level cache while several groups of ROWS rows of the weight are
@@ -353,7 +353,8 @@ def lane_panels(args, lo, hi, T, ACT, ROWS, VECTORS, COUNT, DEEP):
     174.
     """
     N, M, K = load(args, PANELS.rows), load(args, PANELS.tokens), load(args, PANELS.k)
-    w_stride, out_stride, panels = load(args, PANELS.w_stride), load(args, PANELS.out_stride), own_panels(args, lo, T)
+    w_stride, out_stride = load(args, PANELS.w_stride), load(args, PANELS.out_stride)
+    panels = own_panels(args, thread, T)
     sums, turned = sum_ptr(stack(TILES_BYTES), T), sum_ptr(stack(TURN_BYTES), T)
     buffer, rest = panel_ptr(stack(BUFFER_BYTES), T), ptr(stack(BUFFER_BYTES), T)
     many = line_elements(rest, DEEP)

@@ -2,8 +2,8 @@
 
 Here lanes run along k, and a tile of sums of some rows of the weight with 2 or 4 of x is added up at the end; as many
 rows of x as fill registers are lanes themselves (`lanes.py`). A weight of 5632 x 2048 in bfloat16 with 8 and 24 rows:
-340 and 360 of 470 GFLOP/s, by packing the weight 180 to 275. Rows of x are packed once per thread, into the slice of
-the scratch that belongs to its first item; or many threads pack them first, all together, where that takes long.
+340 and 360 of 470 GFLOP/s, by packing the weight 180 to 275. Rows of x are packed once per thread, into
+its scratch; or many threads pack them first, all together, where that takes long.
 """
 
 from llvmlite import ir
@@ -146,16 +146,15 @@ def pack_vectors(panels, x, x_stride, tokens, k, across, first, stop):
 
 
 @jit.inline
-def own_panels(args, lo, T):
-    """The panels of x of the thread whose first item is `lo`, or those of all threads."""
-    slice_start = lo // load(args, PANELS.slice_items) * load(args, PANELS.slice_bytes)
-    return panel_ptr(load(args, PANELS.scratch) + slice_start, T)
+def own_panels(args, thread, T):
+    """The panels of x of a thread, or those of all threads."""
+    return panel_ptr(load(args, PANELS.scratch) + thread * load(args, PANELS.thread_bytes), T)
 
 
 @jit.inline
 def first_packed(args):
     """The matrix of the batch whose x is packed when a thread begins: that of all threads, or none (-1)."""
-    return 0 if load(args, PANELS.slice_bytes) == 0 else -1
+    return 0 if load(args, PANELS.thread_bytes) == 0 else -1
 
 
 @jit.inline
@@ -175,12 +174,12 @@ def pack_dots(args, lo, hi, T, TOKENS):
 
 
 @jit.inline
-def dot_panels(args, lo, hi, T, ACT, ROWS, TOKENS):
+def dot_panels(args, lo, hi, thread, T, ACT, ROWS, TOKENS):
     """out[m, n] = residual + activation(alpha * w[n] . x[m] + bias[n]) for groups [lo, hi) of ROWS rows of w."""
     N, M, K = load(args, PANELS.rows), load(args, PANELS.tokens), load(args, PANELS.k)
     w_stride, out_stride = load(args, PANELS.w_stride), load(args, PANELS.out_stride)
     given = load(args, PANELS.bias) != 0, load(args, PANELS.residual) != 0
-    alpha, panels = bitcast(load(args, PANELS.alpha), types.float64), own_panels(args, lo, T)
+    alpha, panels = bitcast(load(args, PANELS.alpha), types.float64), own_panels(args, thread, T)
     many = lanes(T) * depth(T)
     panel, groups = (K + many - 1) // many * lanes(T) * TOKENS, (N + ROWS - 1) // ROWS
     sums, results = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TURN_BYTES), T)

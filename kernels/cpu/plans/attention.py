@@ -151,8 +151,7 @@ def _pass(p, threads, name, absent, chunks, areas, products, **numbers):
     """(launch of a pass over `chunks` units for each key/value head, scratch); `products` are those of one score."""
     offsets, nbytes = areas
     units, group = p.batch * p.kv_heads * chunks, p.heads // p.kv_heads
-    per_slice = max(1, -(-units // threads))
-    scratch = (("scratch", -(-units // per_slice) * nbytes),)
+    scratch = (("scratch", min(threads, units) * nbytes),)
     if p.mask is None:
         absent += ("mask",)
     else:
@@ -160,11 +159,11 @@ def _pass(p, threads, name, absent, chunks, areas, products, **numbers):
     work = group * p.num_rows * p.num_keys * (0.55 if p.causal else 1)
     cost = 1000 + work * products * _NS.get(p.dtype, 0.022) / chunks
     return launch(
-        kernel(name, T=p.dtype), GRAD, units, max(1, int(GRAIN_NS / cost)), dict.fromkeys(absent),
+        kernel(name, thread=True, T=p.dtype), GRAD, units, -max(1, int(GRAIN_NS / cost)), dict.fromkeys(absent),
         q_strides=p.q, k_strides=p.k, v_strides=p.v, out_strides=p.out, batch=p.batch, kv_heads=p.kv_heads, group=group,
         num_rows=p.num_rows, num_keys=p.num_keys, size_qk=p.size_qk, size_v=p.size_v, scale=p.scale,
-        causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=chunks, slice_bytes=nbytes,
-        slice_items=per_slice, **offsets, **numbers,
+        causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=chunks, thread_bytes=nbytes,
+        **offsets, **numbers,
     ), scratch  # fmt: skip
 
 

@@ -114,12 +114,6 @@ def _grain(work):
     return _ceil(blocking.PARALLEL_WORK, max(1, work))
 
 
-def _slices(items, threads, slice_bytes):
-    """(units of a thread, bytes of the scratch of all)."""
-    units = _ceil(items, threads)
-    return units, _ceil(items, units) * slice_bytes
-
-
 def _tile(m, k, grid, lanes):
     """(whether channels lie along the lanes, rows, vectors) of the register tile that is done first, in cycles.
 
@@ -171,8 +165,7 @@ def product(p, threads):
     per_share = _ceil(panels, shares)
     shares = _ceil(panels, per_share)
     items, offsets = units * shares, grid.buffer_bytes
-    slice_bytes = offsets + _lines(channels * len(grid.taps) * 8) + 64
-    slice_units, scratch = _slices(items, threads, slice_bytes)
+    thread_bytes = offsets + _lines(channels * len(grid.taps) * 8) + 64
     shared = {"m": m, "c": c, "group_panels": panels, "taps": taps}
     panel = channels * taps * width
     pack = launch(
@@ -184,14 +177,15 @@ def product(p, threads):
     work = 2 * m * c * len(grid.taps) * grid.block_rows * grid.pitch * per_share * width // (m * len(grid.outputs))
     name = "conv.forward.correlate_lanes" if along else "conv.forward.correlate"
     multiply = launch(
-        kernel(name, T=p.dtype, R=rows, V=vectors), PRODUCT, items, _grain(work),
-        slice_bytes=slice_bytes, slice_units=slice_units, groups=p.groups, shares=shares, offsets=offsets,
+        kernel(name, thread=True, T=p.dtype, R=rows, V=vectors), PRODUCT, items, _grain(work),
+        thread_bytes=thread_bytes, groups=p.groups, shares=shares, offsets=offsets,
         y_image=p.groups * m * pixels, y_channel=pixels, y_row=sizes_out[1] * step[0], y_column=step[1],
         unit_panels=per_share, results=len(grid.outputs), patch=channels * taps, **shared,
         **grid.numbers(sizes_in, p.groups * c * sizes_in[0] * sizes_in[1]),
         table=_flat(grid.inputs, grid.outputs, grid.taps),
     )  # fmt: skip
-    return Plan((pack, multiply), (("panels", max(64, panel * panels * p.groups * item)), ("scratch", scratch)))
+    packed = max(64, panel * panels * p.groups * item)
+    return Plan((pack, multiply), (("panels", packed), ("scratch", min(threads, items) * thread_bytes)))
 
 
 def _cut(p, grid, m, across, sums_bytes):
@@ -230,13 +224,12 @@ def weight_sums(p, threads):
     together = max(1, min(_ceil(places, parts), _TOGETHER_BYTES // (image + block))) if sums_bytes > _NEAR_BYTES else 1
     packed = together * image
     offsets = packed + _lines(together * block)
-    slice_bytes = offsets + _lines(padded * 8)
-    slice_units, scratch = _slices(items, threads, slice_bytes)
+    thread_bytes = offsets + _lines(padded * 8)
     shared = {"m": m, "groups": p.groups, "parts": parts, "patch": k, "columns": width}
     work = 2 * _ceil(places, parts) * grid.block_rows * p.y[1] * padded * channels
     sums = launch(
-        kernel("conv.grad.weight_sums", T=p.dtype, R=rows, V=vectors), SUMS, items, _grain(work),
-        slice_bytes=slice_bytes, slice_units=slice_units, c=c,
+        kernel("conv.grad.weight_sums", thread=True, T=p.dtype, R=rows, V=vectors), SUMS, items, _grain(work),
+        thread_bytes=thread_bytes, c=c,
         shares=shares, offsets=offsets, packed=packed, g_image=p.m * result, g_channel=result, g_h=p.y[0], g_w=p.y[1],
         images=p.n, unit_channels=channels, together=together, image_bytes=image, **shared,
         **grid.numbers(p.x, p.c * p.x[0] * p.x[1]), table=_flat(grid.inputs, grid.taps),
@@ -245,7 +238,7 @@ def weight_sums(p, threads):
         kernel("conv.grad.join_parts", T=p.dtype), JOIN, p.groups * _ceil(m, lanes),
         1 + _JOINED // (parts * k * lanes + 1), padded=padded, **shared,
     )  # fmt: skip
-    return Plan((sums, join), (("sums", parts * sums_bytes), ("scratch", scratch)))
+    return Plan((sums, join), (("sums", parts * sums_bytes), ("scratch", min(threads, items) * thread_bytes)))
 
 
 def _tap_cost(tile, k, m, lanes):
@@ -260,13 +253,12 @@ def _weight_dots(p, grid, item, threads):
     rows = min(_DOTS, key=lambda rows: (_ceil(k, rows) * (rows + 2), rows))
     padded, parts = _ceil(k, rows) * rows, min(places, _ceil(_PARTS, p.groups))
     items, offsets = parts * p.groups, grid.buffer_bytes
-    slice_bytes = offsets + _lines(padded * 8)
-    slice_units, scratch = _slices(items, threads, slice_bytes)
+    thread_bytes = offsets + _lines(padded * 8)
     shared = {"m": m, "groups": p.groups, "parts": parts, "patch": k}
     sums = launch(
-        kernel("conv.grad.weight_dots", T=p.dtype, R=rows), SUMS, items,
+        kernel("conv.grad.weight_dots", thread=True, T=p.dtype, R=rows), SUMS, items,
         _grain(4 * _ceil(places, parts) * grid.block_rows * p.y[1] * m * padded),
-        slice_bytes=slice_bytes, slice_units=slice_units, c=c, shares=1, offsets=offsets, packed=0, unit_channels=m,
+        thread_bytes=thread_bytes, c=c, shares=1, offsets=offsets, packed=0, unit_channels=m,
         columns=padded, together=1, image_bytes=offsets, g_image=p.m * result, g_channel=result, g_h=p.y[0],
         g_w=p.y[1], images=p.n, **shared,
         **grid.numbers(p.x, p.c * p.x[0] * p.x[1]), table=_flat(grid.inputs, grid.taps),
@@ -275,7 +267,7 @@ def _weight_dots(p, grid, item, threads):
         kernel("conv.grad.join_rows", T=p.dtype), JOIN, p.m, 1 + _JOINED // (parts * k + 1), padded=padded,
         columns=padded, **shared,
     )  # fmt: skip
-    return Plan((sums, join), (("sums", parts * p.m * padded * item), ("scratch", scratch)))
+    return Plan((sums, join), (("sums", parts * p.m * padded * item), ("scratch", min(threads, items) * thread_bytes)))
 
 
 # ---- volumes -----------------------------------------------------------------------------------

@@ -80,8 +80,8 @@ def product(problem, threads):
     cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
     numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
     name = f"gemm.{_blocked(p.dtype)}.matmul"
-    first = _launch(name, _types(p, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
-    return Plan((first,), (("scratch", cut.slices * cut.slice_bytes),))
+    first = _launch(name, _types(p, thread=True, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
+    return Plan((first,), (("scratch", cut.scratch),))
 
 
 def _shared(p, x, threads, own_sums):
@@ -102,10 +102,10 @@ def _shared(p, x, threads, own_sums):
         at = {"a": ("a_groups", 0), "c": ("c", result * c), "bias": ("bias", 0) if p.bias else None}
         at["residual"] = ("residual", result * c) if p.residual else None
         launches.append(launch(
-            kernel(f"gemm.{kind}.matmul", **_types(p, R=p.result)), BLOCKED, cut.items, cut.grain, at,
+            kernel(f"gemm.{kind}.matmul", thread=True, **_types(p, R=p.result)), BLOCKED, cut.items, cut.grain, at,
             **{**_sizes(x), **_cut(cut), "rows": m}, panel=0, a_group=a_group, alpha=p.alpha,
         ))  # fmt: skip
-        scratch = max(scratch, cut.slices * cut.slice_bytes)
+        scratch = max(scratch, cut.scratch)
     return Plan(tuple(launches), (("a_groups", rows // high * nbytes), ("scratch", scratch)))
 
 
@@ -169,7 +169,7 @@ def _cut(cut):
     return {
         "grid_m": cut.grid[0], "grid_n": cut.grid[1], "tile_m": cut.tile[0], "tile_n": cut.tile[1],
         "mc": cut.mc, "kc": cut.kc, "nc": cut.nc, "b_offset": cut.b_offset, "part_offset": cut.part_offset,
-        "slice_bytes": cut.slice_bytes, "slice_items": cut.items_per_slice,
+        "thread_bytes": cut.thread_bytes,
     }  # fmt: skip
 
 
@@ -177,11 +177,11 @@ def _split(p, x, length, threads):
     """A small C with a long k, which is cut into parts; their sums are added up by a second launch."""
     splits = -(-x.k // length)
     cut = blocking.blocks(x.m, x.n, length, splits, threads, p.dtype)  # parts are to it what matrices of a batch are
-    parts = cut.slices * cut.slice_bytes
+    parts = cut.scratch
     numbers = {**_sizes(x), **_cut(cut), "splits": splits, "split_k": length, "parts": parts, "panel": 0}
     types = _types(p, R=p.result)
     name = f"gemm.{_blocked(p.dtype)}.matmul"
-    first = _launch(name, types, BLOCKED, p, x, cut.items, cut.grain, alpha=p.alpha, **numbers)
+    first = _launch(name, {"thread": True, **types}, BLOCKED, p, x, cut.items, cut.grain, alpha=p.alpha, **numbers)
     grain = 1 + (1 << 20) // (x.m * x.n)
     second = _launch("gemm.blocked.join_parts", types, BLOCKED, p, x, x.m, grain, alpha=p.alpha, **numbers)
     scratch = parts + splits * x.m * x.n * (8 if p.dtype == "float64" else 4) + 64
@@ -238,10 +238,9 @@ def _by_panels(p, x, matrices, threads, rows, grain, panels, product, pack, **nu
     shared = blocking.shares_x(x.m, x.k, matrices, threads)
     numbers |= {
         "rows": x.n, "tokens": x.m, "k": x.k, "w_stride": x.b_stride, "x_stride": x.a_stride, "x_k": x.a_k,
-        "out_stride": x.n, "slice_bytes": 0 if shared else panels, "slice_items": -(-items // threads),
-        "alpha": p.alpha,
+        "out_stride": x.n, "thread_bytes": 0 if shared else panels, "alpha": p.alpha,
     }  # fmt: skip
-    types, name = _types(p, **types, **order), f"gemm.{name}"
+    types, name = _types(p, thread=True, **types, **order), f"gemm.{name}"
     if not shared:
         one = _launch(name, types, PANELS, p, x, items, grain, "b", **numbers)
         return Plan((one,), (("scratch", min(threads, items) * panels),))
@@ -283,12 +282,12 @@ def _bytes(p, x, matrices, threads):
     tiles = -(-tiles // threads) * threads if matrices < threads else tiles
     columns = -(-x.n // (tiles * across)) * across
     rows = min(-(-x.m // blocking.ROWS), max(1, (1 << 18) // (4 * steps * blocking.ROWS + 1))) * blocking.ROWS
-    slice_bytes = -(-4 * (steps * (columns + rows) + columns + blocking.LANES) // 64) * 64
+    thread_bytes = -(-4 * (steps * (columns + rows) + columns + blocking.LANES) // 64) * 64
     items = -(-x.n // columns) * matrices
     grain = -(-4 * blocking.PARALLEL_WORK // (2 * x.m * columns * x.k + 1))
-    numbers = {"width": columns, "height": rows, "slice_bytes": slice_bytes, "slice_items": -(-items // threads)}
-    first = _launch("gemm.int8.matmul", {}, BYTES, p, x, items, grain, **_sizes(x), **numbers)
-    return Plan((first,), (("scratch", min(threads, items) * slice_bytes),))
+    numbers = {"width": columns, "height": rows, "thread_bytes": thread_bytes}
+    first = _launch("gemm.int8.matmul", {"thread": True}, BYTES, p, x, items, -grain, **_sizes(x), **numbers)
+    return Plan((first,), (("scratch", min(threads, items) * thread_bytes),))
 
 
 # ---- packed weights ------------------------------------------------------------------------------

@@ -47,15 +47,14 @@ def pool(p, threads):
         types["VOLUME"] = len(p.x) == 3
     size, scratch = prod(p.x), ()
     if "backward" in name and name != "max_pool_2_backward":
-        slice_bytes = -(-size * (8 if p.dtype == "float64" else 4) // 64) * 64 + 64
-        slice_planes = max(1, -(-p.planes // threads))
-        scratch = (("scratch", -(-p.planes // slice_planes) * slice_bytes),)
-        numbers |= {"slice_bytes": slice_bytes, "slice_planes": slice_planes}
+        thread_bytes = -(-size * (8 if p.dtype == "float64" else 4) // 64) * 64 + 64
+        scratch = (("scratch", min(threads, p.planes) * thread_bytes),)
+        numbers["thread_bytes"] = thread_bytes
     n, grain = policy.split(f"conv.pooling.{name}", p.planes, size + prod(p.y) * prod(numbers["window"]))
-    grain = abs(grain) if scratch else grain  # workspace of as many slices as threads
     used = {"x": p.what != "positions", "chosen": p.places, "scratch": scratch}
     at = {field: None for field, wanted in used.items() if not wanted}
-    return Plan((launch(kernel(f"conv.pooling.{name}", **types), POOL, n, grain, at, **numbers),), scratch)
+    handle = kernel(f"conv.pooling.{name}", thread=bool(scratch), **types)
+    return Plan((launch(handle, POOL, n, grain, at, **numbers),), scratch)
 
 
 PLANNERS = {Pool: pool}

@@ -133,19 +133,16 @@ class _Launches:
         self.add(f"quant.{file}.{name}", types, PRODUCT, -(-weight.n // LANES), -grain, at, **numbers)
 
     def _expand(self, form, n, at, numbers):
-        """Pairs of panels, expanded in a slice of the scratch for each thread, times all rows."""
+        """Pairs of panels, expanded in scratch of each thread, times all rows."""
         p, across = self.problem, blocking.across(self.problem.dtype)
         items = -(-n // across)
-        slice_bytes = (EXPANDED_UNITS * UNIT // self.pair + p.rows) * across * 4
-        self.scratch["expanded"] = max(slice_bytes * min(self.threads, items), self.scratch.get("expanded", 0))
+        thread_bytes = (EXPANDED_UNITS * UNIT // self.pair + p.rows) * across * 4
+        self.scratch["expanded"] = max(thread_bytes * min(self.threads, items), self.scratch.get("expanded", 0))
         at["scratch"] = ("expanded", 0)
-        numbers |= {
-            "x_bytes": self._panel_bytes(),
-            "slice_bytes": slice_bytes,
-            "slice_items": -(-items // self.threads),
-        }
+        numbers |= {"x_bytes": self._panel_bytes(), "thread_bytes": thread_bytes}
         grain = 1 + blocking.PARALLEL_WORK // (2 * p.rows * p.k * across)
-        self.add("quant.expand.expanded", {"F": _alike(form, _values)}, PRODUCT, items, grain, at, **numbers)
+        types = {"thread": True, "F": _alike(form, _values)}
+        self.add("quant.expand.expanded", types, PRODUCT, items, -grain, at, **numbers)
 
 
 def product(problem, threads):

@@ -119,10 +119,10 @@ def add_tile(args, tile, totals, item, row, height, ends, T):
 
 
 @jit.inline
-def expanded(args, lo, hi, F, T):
+def expanded(args, lo, hi, thread, F, T):
     """Pairs [lo, hi) of panels times all rows of x, which `pack_rows` packed."""
     rows, units, K, pair = load(args, PRODUCT.rows), load(args, PRODUCT.units), load(args, PRODUCT.k), depth(T)
-    scratch = load(args, PRODUCT.scratch) + lo // load(args, PRODUCT.slice_items) * load(args, PRODUCT.slice_bytes)
+    scratch = load(args, PRODUCT.scratch) + thread * load(args, PRODUCT.thread_bytes)
     panel, sums = panel_ptr(scratch, T), ptr(scratch + EXPANDED_UNITS * UNIT // pair * ACROSS * element_bytes(T), F32)
     tile = ptr(stack(TILE_BYTES), F32)
     for item in range(lo, hi):
