@@ -100,7 +100,7 @@ ATTENTION_TILES = Block("| lse mask mask_strides:3=0 dropout:f64 seed tiles line
 # workspace has sums [rows, slots, size] and, from element `stats` on, [rows, slots, 2]. `heads` are those of queries.
 DECODE = Block("| parts slots stats heads", after=ATTENTION)
 # Its gradients: behind their block `tiles` of rows for each head, and maps as above.
-FLASH_GRAD = Block("| tiles gathered pad:6=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
+FLASH_GRAD = Block("| tiles gathered pad:7=0 map_q:16 map_k:16 map_v:16 map_g:16", after=GRAD)
 GRAD_TILES = Block("| tiles", after=GRAD)
 
 # ---- scans: `kernels/cuda/reduce/scan.py` ----

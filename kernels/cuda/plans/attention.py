@@ -214,8 +214,7 @@ def _numbers(p):
         "q_strides": p.q, "k_strides": p.k, "v_strides": p.v, "out_strides": p.out, "batch": p.batch,
         "kv_heads": p.kv_heads, "group": p.heads // p.kv_heads, "num_rows": p.num_rows, "num_keys": p.num_keys,
         "size_qk": p.size_qk, "size_v": p.size_v, "scale": p.scale, "causal": int(p.causal), "dropout": p.dropout,
-        "chunks": 1, "thread_bytes": 0, "key_words": 0, "value_words": 0, "staging": 0,
-        "query_words": 0,
+        "chunks": 1, "thread_bytes": 0, "key_words": 0, "value_words": 0, "staging": 0, "query_words": 0,
     }  # fmt: skip
 
 
