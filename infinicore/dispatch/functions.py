@@ -162,7 +162,7 @@ def make_elementwise(op):
         function = core_launch.make_binary(
             table, op.known, slow, learn, op.name, op.doc, *(others[0] if others else ())
         )
-        return function
+        return _with_numbers(function, op) if op.numbers else function
 
     def bind(inputs, named):
         bound = signature.bind(*inputs, **named)
@@ -184,6 +184,23 @@ def _with_form(function, op):
         return function(input, out=out)
 
     return _described(with_form, op, inspect.signature(op.function), **{name: None}, out=None)
+
+
+def _with_numbers(function, op):
+    """`function` of two inputs, which has another meaning where the second one is a certain number."""
+    numbers, last = op.numbers, op.parameters[-1]
+
+    def with_numbers(input, *others, out=None, **named):
+        other = others[0] if others else named.pop(last, None)
+        if len(others) > 1 or named:
+            raise TypeError(f"`{op.name}` takes `{op.parameters[0]}`, `{last}` and `out`, got {[*others, *named]}")
+        if type(other) in (int, float) and isinstance(input, TensorBase) and input.dtype.kind in "fc":
+            form = numbers.get(other)
+            if form is not None:
+                return form(derive.functions, input, out=out)
+        return function(input, other, out=out)
+
+    return _described(with_numbers, op, inspect.signature(op.function), out=None)
 
 
 def _make_cast(op, recorded):

@@ -52,7 +52,7 @@ def _median(f, input, dim, keepdim, rank):
 def _shared(f, input, value):
     """`value`, whose gradient all elements share that are equal to it."""
     same = f.logical_or(f.eq(input, value), f.logical_and(f.isnan(input), f.isnan(value)))
-    return f.amax(f.where(same, input, -math.inf))
+    return f.max(f.where(same, input, -math.inf))
 
 
 def _odd_samples(rng):

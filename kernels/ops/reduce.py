@@ -105,7 +105,8 @@ def _(f, g, input, dim, keepdim, dtype, create_graph):
     zero = f.eq(x, 0.0)
     zeros, rest = f.sum(zero, dims, True), f.where(zero, 1.0, x)
     product_of_rest = f.prod(rest, dims, True)
-    elsewhere = f.div(f.where(f.eq(zeros, 0), product_of_rest, 0.0), rest)  # 0 where a zero is among the others
+    of_others = f.where(f.eq(zeros, 1), f.mul(product_of_rest, 0.0), 0.0)  # one zero among them: NaN if one is infinite
+    elsewhere = f.div(f.where(f.eq(zeros, 0), product_of_rest, of_others), rest)
     there = f.where(f.eq(zeros, 1), product_of_rest, 0.0)
     return f.mul(g, f.where(zero, there, elsewhere)).to(dtype=input.dtype)
 
@@ -155,12 +156,16 @@ amin.join(smaller)
 amin.absorb(smaller_of_three)
 
 
-def shared(f, g, input, out, dim, keepdim):
-    """The gradient of an extreme value: shared evenly by the elements that equal it."""
+def shared(f, g, input, out, dim, keepdim, nans=False):
+    """The gradient of an extreme value: shared evenly by the elements that equal it.
+
+    Where it is NaN, by those that are (`nans`), or NaN for all.
+    """
     g, out = restored(g, input.shape_, dim, keepdim), restored(out, input.shape_, dim, keepdim)
-    equal = f.eq(input, out)
+    equal = f.isclose(input, out, 0.0, 0.0, True) if nans else f.eq(input, out)
     count = f.sum(equal, reduced_dims(dim, len(input.shape_)), True)
-    return f.where(equal, f.div(g, count.to(dtype=g.dtype)), 0.0)
+    share = f.div(g, count.to(dtype=g.dtype))
+    return f.where(equal, share, f.mul(share, 0.0))  # NaN where none is equal
 
 
 @amax.grad("input")
@@ -286,7 +291,7 @@ def _value_gradient(f, g, kept, out, dim, keepdim, where, shape):
     if hasattr(dim, "strides_"):
         return _half_of(f, g, kept, dim, out)
     if dim is None:
-        return shared(f, g, kept, out, None, keepdim)
+        return shared(f, g, kept, out, None, keepdim, nans=True)
     if not shape:
         return g
     return f.gather_backward(restored(g, shape, dim, keepdim), dim, restored(where, shape, dim, keepdim), shape)

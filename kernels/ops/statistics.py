@@ -316,7 +316,7 @@ def _(f, g, input, out, p, dim, keepdim):
     size = f.abs(input)
     sign = f.where(f.gt(input, 0.0), 1.0, f.where(f.lt(input, 0.0), -1.0, 0.0)).to(dtype=input.dtype)
     if math.isinf(p):
-        return f.mul(shared(f, g, size, out, dim, keepdim), sign)
+        return f.mul(shared(f, g, size, out, dim, keepdim, nans=True), sign)
     g, out = restored(g, input.shape_, dim, keepdim), restored(out, input.shape_, dim, keepdim)
     if p == 0.0:
         return f.mul(sign, 0.0)

@@ -116,12 +116,12 @@ def atan2(input, other):
 
 @atan2.grad("input")
 def _(g, input, other):
-    return g * other / (input * input + other * other)
+    return m.where((input == 0.0) & (other == 0.0), 0.0, g * other / (input * input + other * other))
 
 
 @atan2.grad("other")
 def _(g, input, other):
-    return -g * input / (input * input + other * other)
+    return m.where((input == 0.0) & (other == 0.0), 0.0, -g * input / (input * input + other * other))
 
 
 @elementwise(ref=np.hypot, domain=(0.3, 4))

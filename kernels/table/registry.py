@@ -83,7 +83,8 @@ class Op:
     are the keywords that say where results go, `fields` the names that several results have as attributes. `gradients`
     maps inputs to their derivative rules; `gradient=None` says that the result has no derivative, "missing" that
     backward through it is an error, "composed" that it is that of other ops, or of the view; `grad_samples` stand in
-    for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`). `amp` is what
+    for `samples` where those have ties or kinks. `forms` has other meanings of calls (`Op.form`), `numbers` those of
+    calls with certain numbers (`Op.at`). `amp` is what
     autocast does to the inputs: "lower" (products: the 16-bit dtype), "float32", "promote" (the widest of several), or
     "as_is". `kind_forms` has what a call means by the kind of its tensors (`Op.on`), where that is not its own rule or
     paragraph; `gradient="convention"`: its rule keeps PyTorch's convention for complex ones by itself. Of an
@@ -104,7 +105,8 @@ class Op:
         self.result, self.divisor, self.exact, self.outputs, self.fields = result, divisor, exact, outputs, fields
         self.gradient, self.amp, self.refuses, self.check, self.words = gradient, amp, refuses, check, None
         self.step = step
-        self.gradients, self.forms, self.kind_forms, self.known, self.training = {}, {}, {}, {}, {}
+        self.gradients, self.forms, self.numbers, self.kind_forms = {}, {}, {}, {}
+        self.known, self.training = {}, {}
 
     def __repr__(self):
         return f"Op({self.name!r})"
@@ -134,6 +136,17 @@ class Op:
 
         def declare(function):
             self.forms[name] = function
+            return function
+
+        return declare
+
+    def at(self, number):
+        """Declare what a call of an elementwise op of two inputs means whose second one is this Python number, and the
+        first one a tensor of floats or complex numbers: `function(f, input, out=None)`, written with other ops.
+        """
+
+        def declare(function):
+            self.numbers[number] = function
             return function
 
         return declare

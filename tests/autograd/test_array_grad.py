@@ -116,6 +116,8 @@ def gradient(function, *arrays):
 
 ZEROS = np.array([[1.5, 2.0, -3.0, 0.5], [0.0, 2.0, -3.0, 0.5], [0.0, 2.0, 0.0, 0.5]])
 TIES = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [-1.0, 0.0, -1.0]])
+NANS = np.array([[np.nan, 3.0, np.nan], [2.0, 2.0, 1.0]])
+INFINITE = np.array([[np.inf, 0.0, -np.inf], [2.0, 0.0, 4.0]])
 
 
 @pytest.mark.parametrize(
@@ -133,6 +135,14 @@ TIES = np.array([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0], [-1.0, 0.0, -1.0]])
         (lambda m, t, x: m.norm(x, 3, 1), np.array([[0.0, 0.0], [0.0, 4.0]])),
         (lambda m, t, x: m.std(x, 1), np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]])),
         (lambda m, t, x: m.logsumexp(x, 1), np.array([[1e4, 0.0], [-1e4, -1e4], [1.0, -np.inf]])),
+        (lambda m, t, x: m.amax(x, 1), NANS),
+        (lambda m, t, x: m.amin(x), NANS),
+        (lambda m, t, x: m.max(x), NANS),
+        (lambda m, t, x: m.min(x), NANS),
+        (lambda m, t, x: m.median(x), NANS),
+        (lambda m, t, x: m.norm(x, float("inf")), NANS),
+        (lambda m, t, x: m.prod(x, 1), INFINITE),
+        (lambda m, t, x: m.atan2(x, x.flip(0)), ZEROS - ZEROS[2:]),
     ],
 )
 def test_zeros_ties_and_extremes_as_torch(function, values):

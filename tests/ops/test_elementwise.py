@@ -230,3 +230,50 @@ def test_many_dims_and_many_threads(rng):
     t = ic.from_numpy(big)
     np.testing.assert_array_equal((t.T + t.T[:1]).numpy(), big.T + big.T[:1])
     np.testing.assert_array_equal((t * t[:, :1]).numpy(), big * big[:, :1])
+
+
+POWERS = (2, 3, -1, -2, 0.5, -0.5)
+SPECIAL = [0.0, -0.0, 3.0, -2.0, np.inf, -np.inf, np.nan, 1e-30, 0.7]
+
+
+@pytest.mark.parametrize("exponent", [*POWERS, *map(float, POWERS[:4]), 1.5, 4, 0, -3])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "complex64", "int64", "bool"])
+def test_powers_by_numbers_are_those_of_torch(dtype, exponent):
+    torch = pytest.importorskip("torch")
+    if dtype in ("int64", "bool") and not (isinstance(exponent, int) and exponent >= 0):
+        pytest.skip("integers have no negative powers, and PyTorch's of fractions are of other dtypes")
+    values = [0, 1, 3, -2] if dtype == "int64" else [True, False] if dtype == "bool" else SPECIAL
+    values = [1 + 2j, -0.5j, 3.0, 0.3 - 0.1j] if dtype == "complex64" else values
+    found = []
+    for module in (ic, torch):
+        x = module.tensor(values, dtype=getattr(module, dtype))
+        y = x**exponent
+        np.testing.assert_array_equal(np.array(module.pow(x, exponent=exponent).tolist()), np.array(y.tolist()))
+        found.append((str(y.dtype).split(".")[-1], np.array(y.tolist())))
+    assert found[0][0] == found[1][0]
+    rtol = {"bfloat16": 8e-3, "float32": 1e-6, "complex64": 2e-6}.get(dtype, 1e-14)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=rtol)
+    if dtype in ("float32", "float64"):
+        zero = np.array(SPECIAL) == 0
+        np.testing.assert_array_equal(np.signbit(found[0][1][zero]), np.signbit(found[1][1][zero]))
+
+
+@pytest.mark.parametrize("exponent", POWERS)
+def test_powers_by_numbers_are_roots_and_products(exponent, rng):
+    """With derivatives of their own, in place, into `out`, and with autocast and tensors as exponents as before."""
+    x = ic.from_numpy(rng.uniform(0.5, 2, (5, 7))).requires_grad_()
+    y = x**exponent
+    general = x ** ic.full((), float(exponent), dtype="float64")
+    np.testing.assert_allclose(y.detach().numpy(), general.detach().numpy(), rtol=1e-14)
+    (found,), (expected,) = (ic.autograd.grad(z.sum(), x, create_graph=True) for z in (y, general))
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-13)
+    (twice,), (expected,) = (ic.autograd.grad(z.sum(), x) for z in (found, expected))
+    np.testing.assert_allclose(twice.numpy(), expected.numpy(), rtol=1e-12)
+    plain = x.detach()
+    into = ic.empty_like(plain)
+    assert ic.pow(plain, exponent, out=into) is into
+    np.testing.assert_array_equal(into.numpy(), y.detach().numpy())
+    np.testing.assert_array_equal(plain.clone().pow_(exponent).numpy(), into.numpy())
+    for arguments, named in (((plain,), {}), ((plain, 2, 3), {}), ((plain,), {"other": 2})):
+        with pytest.raises(TypeError):
+            ic.pow(*arguments, **named)

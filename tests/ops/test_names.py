@@ -16,7 +16,7 @@ import infinicore as ic
         (lambda x: ic.matmul(x, x, alpha="x"), "`alpha` of `matmul` must be a number, got 'x'"),
         (lambda x: ic.one_hot(ic.tensor([1]), 2.5), "`num_classes` of `one_hot` must be an integer, got 2.5"),
         (lambda x: x.clamp("a"), "`min` of `clamp` must be a tensor or a number, got str"),
-        (lambda x: x.pow("a"), "`other` of `pow` must be a tensor or a number, got str"),
+        (lambda x: x.pow("a"), "`exponent` of `pow` must be a tensor or a number, got str"),
         (lambda x: ic.where(x > 0, "a", x), "`input` of `where` must be a tensor or a number, got str"),
         (lambda x: ic.linspace(0, 1, 2.5), "`steps` must be an integer, got 2.5"),
         (lambda x: ic.eye(2.5), "`n` must be an integer, got 2.5"),

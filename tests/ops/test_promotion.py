@@ -126,9 +126,9 @@ def test_integer_powers_keep_all_digits_and_refuse_negative_exponents():
     assert x.tolist() == [9, 16] and x.dtype is ic.int32
     for _ in range(4):
         assert (x**1).tolist() == [9, 16]
-        with pytest.raises(ValueError, match=r"`other` of `pow` is -1"):
+        with pytest.raises(ValueError, match=r"`exponent` of `pow` is -1"):
             x**-1
-    with pytest.raises(ValueError, match=r"`other` of `pow` is 300"):
+    with pytest.raises(ValueError, match=r"`exponent` of `pow` is 300"):
         ic.tensor([3], dtype="uint8") ** 300
     bases, exponents = ic.tensor([1, -1, -1, 0, 2, 3]), ic.tensor([-1, -1, -2, -1, -3, 0])
     assert (bases**exponents).tolist() == [1, -1, 1, 0, 0, 1]
