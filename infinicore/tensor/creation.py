@@ -275,8 +275,10 @@ def scalar_tensor(value, *, dtype=None, device=None):
 @into_out
 def eye(n, m=None, *, dtype=None, device=None):
     """The identity matrix."""
-    values = np.eye(_count(n, "n"), None if m is None else _count(m, "m"))
-    return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
+    rows = _count(n, "n")
+    y = zeros(rows, rows if m is None else _count(m, "m"), dtype=dtype or get_default_dtype(), device=device)
+    y.diagonal().fill_(1)
+    return y
 
 
 @makes_leaf

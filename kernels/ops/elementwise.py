@@ -30,8 +30,28 @@ def sub(input, other):
     return input - other
 
 
+@elementwise(ref=lambda x, y, a: x + a * y, dtypes=NUMERIC, result="input", amp="promote", step=True)
+def plus_scaled(input, other, alpha):
+    """input + alpha * other, in one pass."""
+    return input + alpha * other
+
+
+@plus_scaled.grad("input")
+def _(g):
+    return g
+
+
+@plus_scaled.grad("other")
+def _(g, alpha):
+    return g * alpha
+
+
 def _plus_scaled(f, input, other, alpha, out, name):
     """input + alpha * other, of 16-bit floats rounded once."""
+    dtype = getattr(other, "dtype", None)
+    alike = dtype is not None and dtype.kind == "f" and getattr(input, "dtype", None) is dtype
+    if alike and type(alpha) in (int, float) and -6e4 < alpha < 6e4:  # what nearly all calls are
+        return f.plus_scaled(input, other, alpha, out=out)
     if not isinstance(alpha, (int, float, np.number)):
         raise TypeError(f"`alpha` of `{name}` must be a number, got {type(alpha).__name__}")
     kinds = {x.dtype.kind if hasattr(x, "dtype") else "f" if isinstance(x, float) else "b" for x in (input, other)}
@@ -47,6 +67,8 @@ def _plus_scaled(f, input, other, alpha, out, name):
         return f.add(input, f.mul(other, alpha) if hasattr(other, "dtype") else other and alpha, out=out)
     if not hasattr(other, "dtype"):
         return f.add(input, other * alpha, out=out)
+    if getattr(input, "dtype", None) is other.dtype:
+        return f.plus_scaled(input, other, alpha, out=out)
     if common.itemsize == 2 and common.is_floating_point:
         wide = f.add(input, f.mul(other.to(dtype="float32"), alpha)).to(dtype=common)
         return wide if out is None else f.mul(wide, 1, out=out)  # which looks at the dtype of `out`
