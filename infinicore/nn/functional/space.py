@@ -60,9 +60,28 @@ def pad(input, pad, mode="constant", value=None):
         before, after = pad[2 * position : 2 * position + 2]
         dim = input.ndim - 1 - position
         if before or after:
-            rows = infinicore.tensor(_border(mode, input.shape[dim], before, after), dtype=infinicore.int64)
-            input = infinicore.index_select(input, dim, rows.to(input.device))
+            input = _taken(input, dim, _border(mode, input.shape[dim], before, after))
     return input
+
+
+def _taken(input, dim, places):
+    """The elements of `input` at `places` of a dim, most of which are neighbours: joined from what lies in a row."""
+    pieces, start = [], 0
+    while start < len(places):
+        first, stop = places[start], start + 1
+        step = places[stop] - first if stop < len(places) else 1
+        if step not in (-1, 0, 1):
+            step = 1
+        while stop < len(places) and places[stop] - places[stop - 1] == step:
+            stop += 1
+        count = stop - start
+        if step == 0:
+            pieces.append(input.narrow(dim, first, 1).expand(*input.shape[:dim], count, *input.shape[dim + 1 :]))
+        else:
+            piece = input.narrow(dim, first if step == 1 else first - count + 1, count)
+            pieces.append(piece if step == 1 else piece.flip(dim))
+        start = stop
+    return infinicore.cat(pieces, dim) if pieces else input.narrow(dim, 0, 0)
 
 
 def _border(mode, size, before, after):
