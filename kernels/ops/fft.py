@@ -4,6 +4,8 @@ A `scale` of 0 leaves the sums as they are, 1 divides them by the root of how ma
 by their number.
 """
 
+import math
+
 import numpy as np
 
 from ..table.composite import composite
@@ -18,12 +20,28 @@ _BACKWARD = ("forward", "ortho", "backward")
 # ---- the transforms ------------------------------------------------------------------------------
 
 
+def _transformed(function, a, dims, sizes, norm, plain, divided, dtype, **named):
+    """A transform of NumPy's, of `sizes` in `dims`, in a dtype.
+
+    NumPy computes sums as they are (`norm` is `plain`) of float32 in float64: 14.5 ms for a thousand of a thousand
+    numbers. Those that it divides by how many there are take 3.6, and are multiplied again.
+    """
+    if norm != plain or np.dtype(dtype).itemsize // (2 if np.dtype(dtype).kind == "c" else 1) != 4:
+        return function(a, axes=dims, norm=norm, **named).astype(dtype, copy=False)
+    y = function(a, axes=dims, norm=divided, **named).astype(dtype, copy=False)
+    y *= np.float32(math.prod(sizes))
+    return y
+
+
 @op(dtypes=COMPLEX, samples=None, gradient="convention")
 def fft_c2c(call, input, dims, scale: int = 0, forward: bool = True):
     """Complex numbers to complex ones over `dims`, of the same shape."""
     check(call, input, "input")
     function, names = (np.fft.fftn, _FORWARD) if forward else (np.fft.ifftn, _BACKWARD)
-    return call.lapack(lambda a: function(a, axes=dims, norm=names[scale]).astype(a.dtype, copy=False), input)
+    sizes = [input.shape_[d] for d in dims]
+    return call.lapack(
+        lambda a: _transformed(function, a, dims, sizes, names[scale], names[0], names[2], a.dtype), input
+    )
 
 
 @fft_c2c.grad("input")
@@ -36,7 +54,8 @@ def fft_r2c(call, input, dims, scale: int = 0):
     """Real numbers to complex ones over `dims`: of the last one, the n // 2 + 1 that the others follow from."""
     check(call, input, "input")
     kind = np.complex64 if input.dtype.itemsize == 4 else np.complex128
-    return call.lapack(lambda a: np.fft.rfftn(a, axes=dims, norm=_FORWARD[scale]).astype(kind, copy=False), input)
+    sizes, norms = [input.shape_[d] for d in dims], (_FORWARD[scale], _FORWARD[0], _FORWARD[2])
+    return call.lapack(lambda a: _transformed(np.fft.rfftn, a, dims, sizes, *norms, kind), input)
 
 
 @fft_r2c.grad("input")
@@ -54,10 +73,8 @@ def fft_c2r(call, input, dims, size: int, scale: int = 0):
     sizes = [*[input.shape_[d] for d in dims[:-1]], size]
     kind = np.float32 if input.dtype.itemsize == 8 else np.float64
 
-    def compute(a):
-        return np.fft.irfftn(a, s=sizes, axes=dims, norm=_BACKWARD[scale]).astype(kind, copy=False)
-
-    return call.lapack(compute, input)
+    norms = _BACKWARD[scale], _BACKWARD[0], _BACKWARD[2]
+    return call.lapack(lambda a: _transformed(np.fft.irfftn, a, dims, sizes, *norms, kind, s=sizes), input)
 
 
 @fft_c2r.grad("input")
