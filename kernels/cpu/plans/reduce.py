@@ -39,7 +39,7 @@ class _Folded:
 
     "inner": the reduced elements are contiguous; "outer": neighbouring results are. Kernels take at most two merged
     kept dims and `max_reduced` reduced ones; where there are more, a launch `before` copies the tensor to workspace
-    (`scratch`), kept dims first, and `x` says so. A long reduction with few results goes in `chunks` of `step`.
+    (`scratch`), the dims of what is contiguous last, and `x` says so. A long reduction with few results goes in `chunks` of `step`.
     """
 
     def __init__(self, problem, max_reduced, threads):
@@ -52,7 +52,11 @@ class _Folded:
         self.kind, self.before, self.scratch, self.x = None, (), (), {}
         if len(kept) <= 2 and len(reduced) <= max_reduced:
             self.kind = "inner" if reduced[-1][1] == 1 else "outer" if kept and kept[-1][1] == 1 else None
-        if self.kind is None:
+        if self.kind is None and self.results > 1 and others[-1] == len(shape) - 1:
+            self.kind = "outer"
+            self._copy(problem, (*dims, *others), threads)
+            kept, reduced = [(self.results, 1)], [(self.count, self.results)]
+        elif self.kind is None:
             self.kind = "inner"
             self._copy(problem, (*others, *dims), threads)
             kept, reduced = merged([self.results], [self.count]), [(self.count, 1)]

@@ -70,6 +70,9 @@ def fold_columns(x, count, stride, left, plane, nothing, read, read_first, join,
                     block = absorb(block, read(x, i * stride, plane), read(x, (i + 1) * stride, plane))
                 i += 2
             total = join(total, block)
+        if i < count:
+            total = join(total, read(x, i * stride, plane))
+            i += 1
     while i < count:
         block = nothing
         for k in range(i, min(count, i + BLOCK)):
@@ -86,10 +89,14 @@ def inner(args, lo, hi, nothing, read, read_rest, join, absorb, across, write, T
     kept, kept_outer, kept_inner = load(args, FOLD.inner), load(args, FOLD.outer_stride), load(args, FOLD.inner_stride)
     rows, length, row_stride = load(args, FOLD.rows), load(args, FOLD.length), load(args, FOLD.row_stride)
     whole, plane, elements = load(args, FOLD.whole), load(args, FOLD.plane), bitcast(load(args, FOLD.count), F64)
-    for index in range(lo, hi):
-        a = index // kept
-        at = x + (a * kept_outer + (index - a * kept) * kept_inner)
+    a = lo // kept
+    b = lo - a * kept
+    for index in range(lo, hi):  # counted along: a division takes as long as some vectors
+        at = x + (a * kept_outer + b * kept_inner)
         count = min(length, whole - a * length)
+        b += 1
+        if b == kept:
+            a, b = a + 1, I64(0)
         total = nothing
         for row in range(rows):
             part = fold_row(at + row * row_stride, count, plane, nothing, read, read_rest, join, absorb)
@@ -107,9 +114,9 @@ def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T,
     row_stride, stride = load(args, FOLD.row_stride), load(args, FOLD.stride)
     whole, plane, elements = load(args, FOLD.whole), load(args, FOLD.plane), bitcast(load(args, FOLD.count), F64)
     blocks = (kept + WIDE - 1) // WIDE
-    for unit in range(lo, hi):
-        a = unit // blocks
-        column = (unit - a * blocks) * WIDE
+    a = lo // blocks
+    column = (lo - a * blocks) * WIDE
+    for _ in range(lo, hi):
         left = kept - column
         at = x + (a * kept_outer + column)
         count = min(length, whole - a * length)
@@ -120,4 +127,7 @@ def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T,
             )
             total = join(total, part)
         write_first(y, a * kept + column, total, left, elements, plane)
+        column += WIDE
+        if column >= kept:
+            a, column = a + 1, I64(0)
     return 0
