@@ -39,7 +39,8 @@ class _Folded:
 
     "inner": the reduced elements are contiguous; "outer": neighbouring results are. Kernels take at most two merged
     kept dims and `max_reduced` reduced ones; where there are more, a launch `before` copies the tensor to workspace
-    (`scratch`), the dims of what is contiguous last, and `x` says so. A long reduction with few results goes in `chunks` of `step`.
+    (`scratch`), the dims of what is contiguous last, and `x` says so. A long reduction with few results goes in
+    `chunks` of `step`.
     """
 
     def __init__(self, problem, max_reduced, threads):
