@@ -2,6 +2,8 @@
 
 import math
 
+import numpy as np
+
 import infinicore
 
 from .checks import integers
@@ -66,15 +68,17 @@ def pad(input, pad, mode="constant", value=None):
 
 def _taken(input, dim, places):
     """The elements of `input` at `places` of a dim, most of which are neighbours: joined from what lies in a row."""
-    pieces, start = [], 0
+    pieces, start, steps = [], 0, np.diff(places)
+    turns = [
+        *(np.flatnonzero(np.diff(steps)) + 1).tolist(),
+        len(steps),
+    ]  # where the next element is not as far as before
     while start < len(places):
-        first, stop = places[start], start + 1
-        step = places[stop] - first if stop < len(places) else 1
+        step = int(steps[start]) if start < len(steps) else 1
+        stop = next(turn for turn in turns if turn >= start) + 1
         if step not in (-1, 0, 1):
-            step = 1
-        while stop < len(places) and places[stop] - places[stop - 1] == step:
-            stop += 1
-        count = stop - start
+            step, stop = 1, start + 1
+        first, count = int(places[start]), stop - start
         if step == 0:
             pieces.append(input.narrow(dim, first, 1).expand(*input.shape[:dim], count, *input.shape[dim + 1 :]))
         else:
@@ -90,9 +94,9 @@ def _border(mode, size, before, after):
     largest = {"reflect": size - 1, "circular": left, "replicate": math.inf if size else 0}[mode]
     if max(before, after) > largest or before + size + after < (mode != "circular"):
         raise ValueError(f"`pad` {(before, after)} does not fit a dim of size {size} in mode {mode!r}")
-    wanted = range(-before, size + after)
+    wanted = np.arange(-before, size + after)
     if mode == "replicate":
-        return [min(max(i, 0), size - 1) for i in wanted]
+        return wanted.clip(0, max(size - 1, 0))
     if mode == "circular":  # only what is left is repeated
-        return [first + (i - first) % left for i in wanted]
-    return [abs(i) if i < size else 2 * (size - 1) - i for i in wanted]
+        return first + (wanted - first) % max(left, 1)
+    return np.where(wanted < size, abs(wanted), 2 * (size - 1) - wanted)
