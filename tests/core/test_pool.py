@@ -98,11 +98,14 @@ def test_each_thread_of_a_launch_has_a_number_of_its_own(drive):
     [one.start() for one in callers]
     [one.join() for one in callers]
     assert not wrong
-    mine = set()
-    assert (
-        drive(lambda lo, hi, thread: mine.add((thread, threading.get_native_id())) or 0, 8, 2 + SHARED * 4, True) == 0
-    )
-    assert dict(mine)[0] == threading.get_native_id() and len(dict(mine)) == len(mine)
+    numbers, together = {}, threading.Barrier(2, timeout=60)
+
+    def meet(lo, hi, thread):
+        numbers[thread] = threading.get_native_id()
+        return 0 if together.wait() >= 0 else 1  # neither thread may take both slices
+
+    assert drive(meet, 2, 2 + SHARED, numbered=True) == 0
+    assert sorted(numbers) == [0, 1] and numbers[0] == threading.get_native_id()
 
 
 def test_only_launches_that_allow_it_and_are_large_have_more_slices_than_threads():
