@@ -2,6 +2,7 @@
 
 import infinicore
 
+from ...tensor.tensor import Tensor
 from .. import init
 from ..parameter import Buffer, Parameter
 from .convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
@@ -16,7 +17,7 @@ from .normalization import (
 )
 
 
-class _Uninitialized:
+class _Uninitialized(Tensor):  # as both of its kinds are: an object becomes one of a class laid out as its own, alone
     """A tensor without a shape yet."""
 
     def materialize(self, shape, device=None, dtype=None):
