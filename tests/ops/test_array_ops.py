@@ -63,6 +63,15 @@ def test_narrow_sums_are_rounded_once(rng):
         equal(result.float(), [1000, 0])
 
 
+@pytest.mark.parametrize("dtype", [ic.float32, ic.bfloat16, ic.int8], ids=str)
+def test_sums_along_the_last_dim(rng, dtype):
+    """Rows of one element have a loop of their own: sums are those of rows of two."""
+    x, y = (ic.from_numpy(rng.integers(-9, 9, (3, n)).astype(np.float32)).to(dtype) for n in (5, 40))
+    where = ic.from_numpy(rng.integers(0, 5, 40))
+    twice = ic.index_add(ic.stack([x, x], -1), 1, where, ic.stack([y, y], -1), alpha=3)
+    equal(ic.index_add(x, 1, where, y, alpha=3).float(), twice[..., 0].float().numpy())
+
+
 def test_the_last_of_equal_indices_counts():
     x, where = ic.zeros(3), tensor(1, 1, 0, 1)
     equal(ic.scatter(x, 0, where, tensor(1, 2, 3, 4, dtype=np.float32)), [3, 4, 0])
