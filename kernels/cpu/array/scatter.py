@@ -273,7 +273,7 @@ def add_rows(args, lo, hi, T, A, I):
     first, following = ptr(load(args, ADD_ROWS.first), I32), ptr(load(args, ADD_ROWS.following), I32)
     length, blocks, scale = load(args, ADD_ROWS.length), load(args, ADD_ROWS.blocks), number_of(args, ADD_ROWS.scale, A)
     t_outer, v_outer = load(args, ADD_ROWS.rows) * length, count * length
-    if length == 1:  # a vector of which one lane counts takes five times as long
+    if length == 1:  # vectors of which one lane counts take four times as long: 8.9 instead of 2.2 ms for a million
         for outer in range(lo, hi):
             target, source = t + outer * t_outer, v + outer * v_outer
             for n in range(count):
