@@ -386,14 +386,16 @@ def view_tensor(TensorBase x, tuple shape, tuple strides, int64_t offset=0):
 
 
 cdef class Entry:
-    """An elementwise kernel for one dtype: its address and the dtype of its result."""
+    """An elementwise kernel for one dtype: its address, the dtype of its result, and for how many elements at most."""
     cdef int64_t kernel
     cdef object result
     cdef int64_t itemsize
+    cdef int64_t most
 
-    def __init__(self, kernel, result):
+    def __init__(self, kernel, result, most):
         self.kernel = kernel
         self.result = result
+        self.most = most
         self.itemsize = result.itemsize
 
 
@@ -470,7 +472,7 @@ def make_unary(dict kernels, dict table, slow, learn, str name, str doc):
             a = <TensorBase>input
             if a.contiguous_ and a.numel_ > 0 and a.device is _cpu and not _tracks(a):
                 entry = kernels.get(a.dtype)
-                if entry is not None:
+                if entry is not None and a.numel_ <= entry.most:
                     o = _output(a, entry, out)
                     if o is not None and (out is None or not _overlaps(a, o, a.numel_ * entry.itemsize)):
                         block[0] = a.address
@@ -498,7 +500,7 @@ cdef inline TensorBase _dense(dict kernels, input, other, out):
             and a.device is _cpu and b.device is _cpu
             and (a.shape_ is b.shape_ or a.shape_ == b.shape_) and not _tracks(a) and not _tracks(b)):
         entry = kernels.get(a.dtype)
-        if entry is not None:
+        if entry is not None and a.numel_ <= entry.most:
             o = _output(a, entry, out)
             if o is not None and (out is None or not (
                     _overlaps(a, o, a.numel_ * entry.itemsize)

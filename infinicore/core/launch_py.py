@@ -229,11 +229,12 @@ def view_tensor(x, shape, strides, offset=0):
 
 
 class Entry:
-    """An elementwise kernel for one dtype: its function and the dtype of its result."""
+    """An elementwise kernel for one dtype: its function, the dtype of its result, and for how many elements at most."""
 
-    def __init__(self, kernel, result):
+    def __init__(self, kernel, result, most):
         self.kernel = kernel
         self.result = result
+        self.most = most
 
 
 def _dense(entry, inputs):
@@ -284,7 +285,7 @@ def make_unary(kernels, table, slow, learn, name, doc):
     def function(input, *, out=None):
         if out is None and _plain(input, _state["tensor"]):
             entry = kernels.get(input.dtype)
-            if entry is not None:
+            if entry is not None and input.numel_ <= entry.most:
                 return _dense(entry, (input,))
         return slow((input,), out)
 
@@ -303,7 +304,7 @@ def make_binary(kernels, table, slow, learn, name, doc, keyword=None, form=None)
         tensor = _state["tensor"]
         if out is None and type(other) is tensor and _plain(input, tensor) and _alike(input, other):
             entry = kernels.get(input.dtype)
-            y = None if entry is None else _dense(entry, (input, other))
+            y = None if entry is None or input.numel_ > entry.most else _dense(entry, (input, other))
             if y is not None:
                 return y
         return slow((input, other), out)

@@ -23,11 +23,15 @@ _kernels = {}  # (device, op, input dtypes, compute, output) -> handle
 
 
 def elementwise_kernel(op, inputs, compute, output, device=CPU):
-    """The handle of an elementwise kernel; `inputs` are names of dtypes, "number float32" of a number in the block."""
+    """The handle of an elementwise kernel.
+
+    `inputs` and `output` are names of dtypes, "number float32" of a number in the block, "nontemporal float32" of
+    results that caches have no room for.
+    """
     key = (device, op.name, inputs, compute, output)
     found = _kernels.get(key)
     if found is None:
-        found = _kernels[key] = device.backend.elementwise(op, inputs, compute.name, output.name)
+        found = _kernels[key] = device.backend.elementwise(op, inputs, compute.name, output)
     return found
 
 
@@ -83,7 +87,8 @@ def _planned(device, *key):
 def _plan(op, inputs, result, target, device):
     """The `_Plan` for inputs given as (dtype, shape, strides) or types of numbers.
 
-    `target` is (dtype, strides) of an output that exists; `result` forces the dtype (for `cast`).
+    `target` is (dtype, strides, whether it is an operand, too) of an output that exists; `result` forces the dtype
+    (for `cast`).
     """
     values = inputs
     if op.parameters[0] == "condition":
@@ -104,7 +109,9 @@ def _plan(op, inputs, result, target, device):
     plan.numel = layout.count(shape)
     whole = next((x for x in operands if x[1] == shape), operands[0])  # a number or a row in front of it says nothing
     plan.strides = new_strides(*whole[1:], shape)
-    written, strides = (plan.output, plan.strides) if target is None else target
+    written, strides, in_place = (plan.output, plan.strides, False) if target is None else target
+    moved = plan.numel * written.itemsize + sum(d.itemsize * layout.count(own) for d, own, _ in operands)
+    output = written.name if in_place else device.backend.stored_as(written.name, moved)
     plan.inline = device.backend.numbers_in_block and plan.numbers.name in _NUMBERS
     in_block = [plan.inline and not isinstance(x, tuple) for x in inputs]
     names = tuple(f"number {d.name}" if given else d.name for (d, *_), given in zip(operands, in_block))
@@ -115,12 +122,18 @@ def _plan(op, inputs, result, target, device):
         if len(sizes) > 24:
             raise ValueError(f"`{op.name}` takes layouts of up to 24 dims that do not merge, got {len(sizes)}")
         plan.kernel, plan.head, plan.tail = device.backend.strided(
-            op, names, compute.name, written.name, sizes, steps,
+            op, names, compute.name, output, sizes, steps,
             [*(d.itemsize for d, *_ in operands), written.itemsize],
         )  # fmt: skip
     else:
-        plan.kernel = elementwise_kernel(op, names, compute, written, device)
+        plan.kernel = elementwise_kernel(op, names, compute, output, device)
     return plan
+
+
+def _target(out, inputs):
+    """What `_plan` asks of an output that exists."""
+    in_place = any(isinstance(x, TensorBase) and x.address == out.address for x in inputs)
+    return out.dtype, out.strides_, in_place
 
 
 def new_strides(own, strides, shape):
@@ -153,7 +166,7 @@ def elementwise(op, inputs, out, result=None, call=None):
         target = out = empty(plan.shape, plan.output, plan.strides, device)
     else:
         target = _checked_output(op, tensors, plan, out)
-        plan = _planned(device, op, signature, result, (target.dtype, target.strides_))
+        plan = _planned(device, op, signature, result, _target(target, inputs))
     operands = inputs
     if len(tensors) < len(inputs):
         if op.result == "input":
@@ -212,7 +225,7 @@ def known_launch(op, inputs, out, y, result=None):
     if not (fresh or (y is out and y.contiguous_)):
         return None
     signature = tuple((x.dtype, x.shape_, x.strides_) if isinstance(x, TensorBase) else type(x) for x in inputs)
-    plan = _planned(y.device, op, signature, result, None if out is None else (y.dtype, y.strides_))
+    plan = _planned(y.device, op, signature, result, None if out is None else _target(y, inputs))
     if op.check is not None and plan.output.kind not in "fc" and not all(isinstance(x, TensorBase) for x in inputs):
         return None  # it depends on the numbers
     owners, operands, numbers, place = [], 0, 0, len(plan.head)

@@ -14,6 +14,7 @@ from .. import dispatch, kernels
 from ..core import launch as core_launch
 from ..core.node import GRAD, WATCH
 from ..core.tensor_cy import TensorBase
+from ..device import CPU
 from ..dtype import bool_
 from ..kernels.table.loss import REDUCTIONS
 from ..startup import collecting_later, with_room
@@ -361,8 +362,10 @@ def _fast_entry(op, key):
         or key.name not in op.dtypes
     ):
         return None
-    output = bool_ if op.result == "bool" else key
-    return core_launch.Entry(dispatch.elementwise_kernel(op, (key.name,) * len(op.parameters), key, output), output)
+    output, inputs = bool_ if op.result == "bool" else key, (key.name,) * len(op.parameters)
+    kernel = dispatch.elementwise_kernel(op, inputs, key, output.name)
+    moved = output.itemsize + len(inputs) * key.itemsize  # for an element
+    return core_launch.Entry(kernel, output, CPU.backend.cache_bytes // moved)
 
 
 _MAKERS = {"elementwise": make_elementwise, "loss": make_loss, "composite": make_composite, "view": make_view}

@@ -93,30 +93,28 @@ _ELEMENTWISE = {"add": 2, "mul": 2, "exp": 1, "sigmoid": 1, "tanh": 1, "silu": 1
 _REDUCTIONS = ("sum", "mean", "max", "argmax")
 
 
-def _elementwise(quick):
-    n = 1 << (16 if quick else 20)
+def _elementwise(n, **more):
     for dtype in ("float32", "bfloat16"):
         size = ITEMSIZE[dtype]
         full = _peers(dtype)
         for op, count in _ELEMENTWISE.items():
             inputs = {name: Input(shape=(n,)) for name in ("x", "y")[:count]}
             peers = full if op in ("add", "mul", "exp", "tanh") else TORCH
-            yield _bytes(f"{op} {n}", op, dtype, (count + 1) * n * size, inputs, peers=peers)
+            yield _bytes(f"{op} {n}", op, dtype, (count + 1) * n * size, inputs, peers=peers, **more)
         inputs = {"mask": Input(shape=(n,), kind="bool"), "x": Input(shape=(n,)), "y": Input(shape=(n,))}
-        yield _bytes(f"where {n}", "where", dtype, n * (3 * size + 1), inputs, peers=full)
+        yield _bytes(f"where {n}", "where", dtype, n * (3 * size + 1), inputs, peers=full, **more)
         target = "bfloat16" if dtype == "float32" else "float32"
         options = {"target": target}
         name, inputs = f"cast {n} to {target}", {"x": Input(shape=(n,))}
-        yield _bytes(name, "cast", dtype, n * 6, inputs, options=options, peers=TORCH, tolerance=1e-2)
+        yield _bytes(name, "cast", dtype, n * 6, inputs, options=options, peers=TORCH, tolerance=1e-2, **more)
         for op in _REDUCTIONS:
             inputs = {"x": Input(shape=(n,))}
             # a sum of n normal numbers is sqrt(n) large by chance, its error is that of n of them
             tolerance = {"sum": 1e-2, "mean": 1e-2}.get(op)
-            yield _bytes(f"{op} {n}", op, dtype, n * size, inputs, peers=full, tolerance=tolerance)
+            yield _bytes(f"{op} {n}", op, dtype, n * size, inputs, peers=full, tolerance=tolerance, **more)
 
 
-def _rows(quick):
-    rows, n = (64, 256) if quick else (1024, 1024)
+def _rows(rows, n, **more):
     x, w = Input(shape=(rows, n)), Input(shape=(n,))
     for dtype in ("float32", "bfloat16"):
         size = rows * n * ITEMSIZE[dtype]
@@ -127,8 +125,10 @@ def _rows(quick):
             ("add_rms_norm", {"x": x, "y": x, "weight": w}, 4),
             ("layer_norm", {"x": x, "weight": w, "bias": w}, 2),
         ):
+            if rows > n and op == "causal_softmax":  # its first rows would have no column
+                continue
             options = {"n": n}
-            yield _bytes(f"{op} {rows}x{n}", op, dtype, passes * size, inputs, options=options, peers=TORCH)
+            yield _bytes(f"{op} {rows}x{n}", op, dtype, passes * size, inputs, options=options, peers=TORCH, **more)
 
 
 def _movement(quick):
@@ -145,10 +145,23 @@ def _movement(quick):
         inputs = {"x": part, "y": part}
         full = _peers(dtype)
         yield _bytes(f"cat 2x{tokens}x{width}", "cat", dtype, 2 * moved, inputs, peers=full)
-        heads, dim = (4, 64) if quick else (32, 64)
-        inputs = {"x": Input(shape=(1, tokens, heads, dim)), "angle": Input(shape=(tokens, dim // 2))}
-        moved = 2 * tokens * heads * dim * size
-        yield _bytes(f"rope {tokens}x{heads}x{dim}", "rope", dtype, moved, inputs, peers=TORCH)
+
+
+def _rope(tokens, heads, dim, **more):
+    inputs = {"x": Input(shape=(1, tokens, heads, dim)), "angle": Input(shape=(tokens, dim // 2))}
+    for dtype in ("float32", "bfloat16"):
+        moved = 2 * tokens * heads * dim * ITEMSIZE[dtype]
+        yield _bytes(f"rope {tokens}x{heads}x{dim}", "rope", dtype, moved, inputs, peers=TORCH, **more)
+
+
+def _by_element(quick):
+    """Elements and rows of as much as a network's layer has, which caches hold in part; and beyond every cache."""
+    if quick:
+        yield from (*_elementwise(1 << 16), *_rows(64, 256), *_rope(32, 4, 64))
+    else:
+        yield from (*_elementwise(1 << 20), *_rows(1024, 1024), *_rope(512, 32, 64))
+        large = {"rounds": 3}
+        yield from (*_elementwise(1 << 26, **large), *_rows(1 << 16, 1024, **large), *_rope(1 << 15, 32, 64, **large))
 
 
 def _attention(quick):
@@ -208,6 +221,6 @@ def _dispatch(quick):
 
 # the last one starts processes of its own
 KERNELS = (
-    _matmul, _matmul_half, _linear, _elementwise, _rows, _movement, _attention, _decode, _matmul_one_thread,
+    _matmul, _matmul_half, _linear, _by_element, _movement, _attention, _decode, _matmul_one_thread,
 )  # fmt: skip
 DISPATCH = (_dispatch,)

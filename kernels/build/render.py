@@ -150,7 +150,8 @@ from infinicore.kernels.cpu.array.elementwise import LANES
 from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.simd import (
-    convert_modulo as convert, fill, load, ptr, ramp, reduce_or, vload, vload_first, vstore, vstore_first
+    address, convert_modulo as convert, fence, fill, load, ptr, ramp, reduce_or, vload, vload_first, vstore,
+    vstore_first, vstore_nontemporal
 )
 
 {types}
@@ -164,14 +165,30 @@ WIDTH = {width}
 def kernel(args, lo, hi):
     # args: the addresses of contiguous operands, the output last
 {pointers}
-    i = lo
+{loop}    return 0
+'''
+
+_LOOP = """    i = lo
     while i + WIDTH <= hi:
 {full_check}        vstore(out, i, convert(rule({full}), OUT))
         i += WIDTH
     if i < hi:
 {masked_check}        vstore_first(out, i, convert(rule({masked}), OUT), hi - i)
-    return 0
-'''
+"""
+
+# The first elements are those up to a line's begin.
+_NONTEMPORAL = """    size = address(out + 1) - address(out)
+    i, end = lo, min(hi, lo + (-address(out + lo) & min(63, size * WIDTH - 1)) // size)
+    while i < hi:
+        if i < end:
+{masked_check}            vstore_first(out, i, convert(rule({masked}), OUT), end - i)
+            i = end
+        while i + WIDTH <= hi:
+{full_check}            vstore_nontemporal(out, i, convert(rule({full}), OUT))
+            i += WIDTH
+        end = hi
+    fence()
+"""
 
 
 _COMPLEX = '''"""Rendered from the elementwise op `{name}`: ({inputs}) -> {output}."""
@@ -263,9 +280,10 @@ def elementwise(op, inputs, compute, output):
 
     `inputs` and `output` are dtype names; every input but a mask named `condition` is converted to
     the dtype `compute` when it is loaded. Where integers are divided by 0, the kernel returns 1. "single float32" says
-    that one number lies there for all elements.
+    that one number lies there for all elements, "nontemporal float32" that results go past the caches.
     """
-    function, inputs, compute, output, more = rule_of(op, inputs, compute, output)
+    through = output.startswith("nontemporal ")
+    function, inputs, compute, output, more = rule_of(op, inputs, compute, output.removeprefix("nontemporal "))
     single = [d.startswith("single ") for d in inputs]
     inputs = tuple([d.removeprefix("single ") for d in inputs])
     if is_complex((*inputs, compute, output)):
@@ -296,7 +314,14 @@ def elementwise(op, inputs, compute, output):
         zero = f"(({values[op.parameters.index(op.divisor)]}) == 0){there}"
         return f"        if reduce_or({zero}):\n            return 1\n"
 
-    full, masked = loads("vload(x{i}, i, WIDTH)"), loads("vload_first(x{i}, i, WIDTH, hi - i)")
+    stop = "end" if through else "hi"
+    full, masked = loads("vload(x{i}, i, WIDTH)"), loads(f"vload_first(x{{i}}, i, WIDTH, {stop} - i)")
+    checks = check(full), check(masked, f" & (ramp(0, types.int64, WIDTH) < {stop} - i)")
+    if through:
+        checks = [textwrap.indent(text, "    ") for text in checks]
+    loop = (_NONTEMPORAL if through else _LOOP).format(
+        full=", ".join(full), masked=", ".join(masked), full_check=checks[0], masked_check=checks[1]
+    )
     return _ELEMENTWISE.format(
         name=op.name,
         inputs=", ".join(inputs),
@@ -305,10 +330,7 @@ def elementwise(op, inputs, compute, output):
         types="\n".join(lines),
         rule=text,
         pointers="\n".join(pointers),
-        full=", ".join(full),
-        masked=", ".join(masked),
-        full_check=check(full),
-        masked_check=check(masked, " & (ramp(0, types.int64, WIDTH) < hi - i)"),
+        loop=loop,
     )
 
 

@@ -123,6 +123,23 @@ def numa_nodes(root=""):
     return nodes or {0: tuple(range(os.cpu_count() or 1))}
 
 
+@functools.cache
+def cache_bytes(root=""):
+    """Bytes of the last-level caches of all CPUs that this process may use; 32 MiB where the system does not say."""
+    total, seen = 0, set()
+    for cpu in sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else ():
+        if cpu in seen:
+            continue
+        seen.add(cpu)
+        caches = Path(f"{root}/sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*")
+        last = max(caches, key=lambda cache: _text(cache / "level"), default=None)
+        size = "" if last is None else _text(last / "size")
+        if size.endswith("K") and size[:-1].isdigit():  # as Linux writes it
+            total += int(size[:-1]) << 10
+            seen.update(cpu_list(_text(last / "shared_cpu_list")))
+    return total or 32 << 20
+
+
 def huge_pages(root=""):
     """The mode of transparent huge pages: "always", "madvise", "never"; None where there are none."""
     text = _text(f"{root}/sys/kernel/mm/transparent_hugepage/enabled")

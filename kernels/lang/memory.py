@@ -23,6 +23,8 @@ from .vector import (
     suffix,
 )
 
+LINE_BYTES = 64  # of a line of the caches
+
 
 @intrinsic
 def ptr(typingctx, address, T):
@@ -297,6 +299,37 @@ def vstore_aligned(typingctx, p, index, value):
         return context.get_dummy_value()
 
     return types.void(p, index, value), codegen
+
+
+@intrinsic
+def vstore_nontemporal(typingctx, p, index, value):
+    """As `vstore`, past the caches, whose lines are not read before: for whole lines, which other threads see after
+    `fence`. The address is a multiple of the vector's bytes, or of 64.
+    """
+    if not isinstance(p, Pointer) or not isinstance(value, Vector):
+        return None
+
+    def codegen(context, builder, sig, args):
+        index = context.cast(builder, args[1], sig.args[1], types.int64)
+        bits = to_memory(builder, p.dtype, args[2])
+        where = gep(context, builder, args[0], p.dtype, index, value.lanes)
+        stored = builder.store(bits, where)
+        stored.align = min(LINE_BYTES, value.lanes * element_bytes(p.dtype))
+        stored.set_metadata("nontemporal", builder.module.add_metadata([ir.Constant(I32, 1)]))
+        return context.get_dummy_value()
+
+    return types.void(p, index, value), codegen
+
+
+@intrinsic
+def fence(typingctx):
+    """Other threads see what was stored before this, also by `vstore_nontemporal`, before what is stored behind it."""
+
+    def codegen(context, builder, sig, args):
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
 
 
 @intrinsic

@@ -23,6 +23,7 @@ from numba.extending import intrinsic, lower_builtin, lower_cast
 from . import lowp
 from .memory import (  # noqa: F401  (this file is where kernels take them from)
     address,
+    fence,
     load,
     packed,
     prefetch,
@@ -38,6 +39,7 @@ from .memory import (  # noqa: F401  (this file is where kernels take them from)
     vstore,
     vstore_aligned,
     vstore_first,
+    vstore_nontemporal,
 )
 from .vector import I1, I32, Pointer, Vector, call_llvm, compute_type, element_type, is_float, literal_of, splat, suffix  # noqa: F401
 

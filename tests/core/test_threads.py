@@ -92,6 +92,21 @@ def test_numa_nodes(tmp_path):
     assert sum(map(len, here.values())) >= machine.affinity()
 
 
+def test_last_level_caches(tmp_path):
+    cpus = sorted(os.sched_getaffinity(0))
+    folder = "sys/devices/system/cpu/cpu{}/cache/index{}/"
+    files = {}
+    for cpu in cpus:  # a second-level cache each, one of the third level for all
+        for index, level, size, shared in ((0, 1, "32K", cpu), (3, 3, "16384K", f"0-{cpus[-1]}"), (2, 2, "1M", cpu)):
+            here = folder.format(cpu, index)
+            files |= {here + "level": f"{level}\n", here + "size": size, here + "shared_cpu_list": f"{shared}\n"}
+    assert machine.cache_bytes(write(tmp_path / "one", files)) == 16 << 20
+    for cpu in cpus:
+        files[folder.format(cpu, 3) + "shared_cpu_list"] = str(cpu)
+    assert machine.cache_bytes(write(tmp_path / "each", files)) == len(cpus) * (16 << 20)
+    assert machine.cache_bytes(str(tmp_path / "absent")) == 32 << 20
+
+
 def test_huge_page_mode(tmp_path):
     name = "sys/kernel/mm/transparent_hugepage/enabled"
     assert machine.huge_pages(write(tmp_path, {name: "always [madvise] never\n"})) == "madvise"
