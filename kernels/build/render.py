@@ -40,7 +40,7 @@ from infinicore.kernels.lang.vector import BLOCK
 {bindings}
 
 def kernel({entry}):
-    return {file}.{function}({entry}{arguments})
+    return {file}.{function}(args, lo, hi{arguments})
 '''
 
 
@@ -111,14 +111,16 @@ def _rules(name, op, function_text):
     return "".join(map(_jitted, (*sources, f"def SLOPE(g, x):\n    return derivative({values})")))
 
 
-def stub(kernel, parameters, device="cpu"):
+def stub(kernel, parameters, device="cpu", thread="thread"):
     """Source of a hand-written kernel of `kernels/<device>`.
 
     `parameters` maps names to dtype names, ints or bools, F to a format; ACT to an elementwise op (or None), whose
     rule the kernel gets as a function, and SLOPE to one whose derivative it gets. A kernel with `thread` is told which
-    thread of the launch runs it, since each has scratch of its own.
+    thread of the launch runs it, since each has scratch of its own: by the number `thread`, on a GPU "lo", as a thread
+    there does one item.
     """
-    entry = "args, lo, hi, thread" if parameters.get("thread") else "args, lo, hi"
+    number = f", {thread}" if parameters.get("thread") else ""
+    entry = "args, lo, hi, thread" if number and thread == "thread" else "args, lo, hi"
     parameters = {k: v for k, v in parameters.items() if k != "thread"}
     folder, file, function = kernel.split(".")
     ops = {k: op for k, op in parameters.items() if hasattr(op, "function")}
@@ -127,7 +129,7 @@ def stub(kernel, parameters, device="cpu"):
     bindings = _RULES.format(functions=functions) * bool(ops)
     bindings += "".join(_rules(k, op, text) for k, op in ops.items())
     bindings += "".join(f"{k} = {_value(k, v)}\n" for k, v in parameters.items() if k not in ops)
-    arguments = "".join(f", {k}" for k in parameters)
+    arguments = number + "".join(f", {k}" for k in parameters)
     return _STUB.format(
         kernel=kernel,
         what=what,

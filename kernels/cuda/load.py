@@ -115,7 +115,7 @@ class Kernels:
             _refuse_complex(name, parameters.values())
             label = "-".join([name, *(str(getattr(v, "name", v)) for v in parameters.values())])
             device = "cuda" if policy.is_own(name) else "cpu"
-            source = render.stub(name, parameters, device)
+            source = render.stub(name, parameters, device, thread="lo")
             found = self._handles[key] = self._load(label, source, policy.shape(name, parameters))
         return found
 

@@ -268,6 +268,17 @@ def test_products_of_warps_stay_in_registers(name, types, most):
     assert found.spilled <= most, found.said
 
 
+@pytest.mark.parametrize("name", ["positions_backward", "max_pool_backward", "mean_pool_backward"])
+def test_cpu_kernels_with_scratch_of_a_thread(name):
+    """A thread of a GPU does one plane, so that its number is the plane's."""
+    types = {"thread": True, "T": "float32"}
+    types |= {"ADAPTIVE": False, "VOLUME": False} if "mean" in name else {"I": "int64"}
+    types |= {"VOLUME": False} if "max" in name else {}
+    source = render.stub(f"conv.pooling.{name}", types, thread="lo")
+    _, _, ptx = load.compiled(f"conv.pooling.{name}-float32", source, "sm_90a", policy.shape(name))
+    assert b".entry infinicore_conv_pooling_" + name.encode() in ptx
+
+
 def test_names_of_kernels_that_graphs_join(tmp_path):
     """`fuse.py` reads the types of kernels off their names."""
     ops = ("add_rms_norm", "rope_qk", "paged_caching", "silu_and_mul")

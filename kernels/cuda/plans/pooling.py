@@ -32,7 +32,7 @@ def pool(p):
     windows = p.window is not None and p.what != "positions"
     large = prod(p.window.kernel) > _TAPS if windows else p.what == "positions_backward" and prod(p.y) > _ASKED
     if large or max(prod(p.x), prod(p.y)) >= 1 << 31:
-        return cpu.pool(p, 1024)
+        return cpu.pool(p, p.planes)
     numbers, types = cpu.numbers_of(p), {"T": p.dtype}
     if p.places is not None:
         types["I"] = p.places
