@@ -12,7 +12,8 @@ class Pinned:
     __slots__ = ("address", "marks", "size")
 
     def __init__(self, address, size):
-        self.address, self.size, self.marks = address, size, []
+        self.address, self.size = address, size
+        self.marks = _lent[address] = []
 
     def __del__(self):
         if driver is not None:  # else the interpreter goes down
@@ -20,6 +21,9 @@ class Pinned:
 
 
 _lock = threading.RLock()
+# Marks of pieces that somebody holds: address -> marks. Of garbage that refers to itself Python ends the objects in any
+# order, so marks would end before the piece that they belong to, and be asked afterwards.
+_lent = {}
 _kept = {}  # size -> (address, marks); the driver takes 0.1 ms and more to lock pages, so pieces are kept
 _size_class = memory.size_class  # by name: at the end of the interpreter, modules lose theirs
 
@@ -45,4 +49,4 @@ def take(nbytes):
 
 def _give(piece):
     with _lock:
-        _kept.setdefault(piece.size, []).append((piece.address, piece.marks))
+        _kept.setdefault(piece.size, []).append((piece.address, _lent.pop(piece.address)))

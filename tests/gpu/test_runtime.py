@@ -1,5 +1,6 @@
-"""What only a GPU has: streams, pinned memory, other libraries' arrays. Runs with `--device cuda` alone."""
+"""What only a GPU has: streams, pinned memory, other libraries' arrays. Runs with `--device cuda`, but for one test."""
 
+import gc
 import importlib.util
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 
 import infinicore as ic
 from infinicore import data
+from infinicore.core import cuda_host
 
 
 def test_numbers_beside_tensors(gpu, rng):
@@ -81,6 +83,42 @@ def test_pinned_memory(gpu, rng):
     there = host.to(gpu)  # has been copied when it returns
     host.fill_(5.0)
     assert there.max().item() == 0.0
+
+
+def test_marks_live_as_long_as_their_pinned_memory(monkeypatch):
+    """Also in garbage that refers to itself, whose objects end in any order."""
+    ended = set()
+
+    class Mark:
+        def __init__(self, number):
+            self.number = number
+
+        def __del__(self):
+            ended.add(self.number)
+
+        def query(self):
+            assert self.number not in ended
+            return True
+
+    monkeypatch.setattr(cuda_host, "_kept", {})
+    monkeypatch.setattr(cuda_host.driver, "allocate_host", lambda size: 4096)
+    for turn in range(4):
+        piece, marks = cuda_host.take(1000), [Mark(2 * turn), Mark(2 * turn + 1)]
+        piece.marks.extend(marks)
+        garbage = [marks[0], piece, marks[1]]
+        garbage.append(garbage)
+        del piece, marks, garbage
+        gc.collect()
+    piece = cuda_host.take(1000)
+    assert piece.address == 4096 and not piece.marks and len(ended) == 8
+    del piece  # before there is memory of a driver again
+
+
+def test_pinned_memory_outlives_the_stream_that_read_it(gpu):
+    for size in (1000, 1 << 20):
+        with ic.Stream(gpu):  # ends when it is left
+            there = ic.full((size,), 3.0).pin_memory().to(gpu, non_blocking=True)
+        assert ic.full((size,), 4.0).pin_memory()[0].item() == 4.0 and there.min().item() == 3.0
 
 
 def test_batches_are_pinned(gpu):

@@ -30,7 +30,7 @@ def stream_head(tokens, bands):
 
 def float_warps(tokens, bands):
     """Those of `quant/floats.py` that multiply: 18 of a block have 96 registers each, 10 of it 168."""
-    return STREAM_WARPS if tokens > 8 and bands > 4 else 2 * STREAM_WARPS
+    return STREAM_WARPS if tokens > 8 and bands > 2 else 2 * STREAM_WARPS
 
 
 def rounded(nbytes):
