@@ -53,12 +53,24 @@ for zero in (0, 7, 999):
         raise SystemExit("a 0 was not seen")
     except ValueError as error:
         assert "holds a 0" in str(error)
+for n in (1024, 1030, 5000, 40000):
+    for first in (0, 1, 3, 8, 63):
+        for of in (np.uint8, np.int16, np.float32, np.float64):
+            x = rng.integers(0, 99, n + 70).astype(of)
+            held = ic.zeros(n + 70, dtype=ic.from_numpy(x).dtype)
+            held[first + 1 : first + 1 + n].copy_(ic.from_numpy(x)[first : first + n])
+            expected = np.zeros_like(x)
+            expected[first + 1 : first + 1 + n] = x[first : first + n]
+            np.testing.assert_array_equal(held.numpy(), expected)
+x = rng.random((8, 700), dtype=np.float32)
+np.testing.assert_array_equal(ic.from_numpy(x)[::2, 3:].contiguous().numpy(), x[::2, 3:])
 dtype = ic.float32
 m, row = ic.tensor(rng.random((8, 300))), ic.tensor(rng.random(300))
 near(m + row, m.numpy() + row.numpy())
 near(m * row[:8, None], m.numpy() * row.numpy()[:8, None])
 near((m.t() + 1).contiguous(), m.numpy().T + 1)
 assert any("nontemporal bfloat16" in name for name in names), names
+assert "array.copy.rows_nontemporal-uint8" in names, names
 """
 
 

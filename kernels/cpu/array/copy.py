@@ -10,7 +10,20 @@ from numba import types
 from ...blocks.array import COPY, JOINED, PIECE
 from ...build import isa, jit
 from ...lang.shuffle import reverse, transpose_tile
-from ...lang.simd import fill, load, ptr, stack, store, vload, vload_first, vstore, vstore_first
+from ...lang.simd import (
+    address,
+    fence,
+    fill,
+    load,
+    ptr,
+    stack,
+    store,
+    vload,
+    vload_first,
+    vstore,
+    vstore_first,
+    vstore_nontemporal,
+)
 from . import sizes
 
 LANES = isa.lanes()
@@ -29,6 +42,20 @@ def copy_row(y, x, size):
     while i < size:
         vstore_first(y, i, vload_first(x, i, LANES, size - i), size - i)
         i += LANES
+
+
+@jit.inline
+def copy_row_nontemporal(y, x, size):
+    """The same past the caches, but for what is no whole line."""
+    i, end = 0, min(size, (-address(y) & 63) // (address(y + 1) - address(y)))
+    while i < size:
+        while i < end:
+            vstore_first(y, i, vload_first(x, i, LANES, end - i), end - i)
+            i = min(end, i + LANES)
+        while i + WIDE <= size:
+            vstore_nontemporal(y, i, vload(x, i, WIDE))
+            i += WIDE
+        end = size
 
 
 @jit.inline
@@ -139,6 +166,15 @@ def part_of_rows(shape, y, x, unit, run, y_step, x_step, E):
 
 
 @jit.inline
+def part_of_rows_nontemporal(shape, y, x, unit, run, y_step, x_step, E):
+    length, _, _, step, _, _ = shape
+    start = unit * step
+    size = min(length - start, step)
+    for k in range(run):
+        copy_row_nontemporal(y + (start + k * y_step), x + (start + k * x_step), size)
+
+
+@jit.inline
 def part_of_short_rows(shape, y, x, unit, run, y_step, x_step, E):
     """Rows of up to 7 elements: one access for each side, masked, and no wider than it must be, since lanes that are
     masked off fetch a cache line too.
@@ -203,6 +239,14 @@ def strip_16(shape, y, x, unit, run, y_step, x_step, E):
 def rows(args, lo, hi, E):
     """Rows that are contiguous on both sides."""
     return walk(args, lo, hi, part_of_rows, E)
+
+
+@jit.inline
+def rows_nontemporal(args, lo, hi, E):
+    """The same where the caches have no room for both sides."""
+    status = walk(args, lo, hi, part_of_rows_nontemporal, E)
+    fence()
+    return status
 
 
 @jit.inline

@@ -9,6 +9,9 @@ from ...plan import Plan, launch
 from ...problems.array import AddRows, BinCounts, Copy, Elements, FirstOfRuns, GatherRows, PutRows
 from .. import policy
 from ..array import sizes
+from ..machine import cache_bytes
+
+_LONG_ROW = 1024  # bytes, of which nearly all are whole lines
 
 
 def merged(shape, *layouts):
@@ -58,6 +61,8 @@ def copy(problem, threads):
         other, other_y_stride, other_x_stride = 1, 0, 0
         step = sizes.UNIT // itemsize
         name = "array.copy.rows" if y_stride == 1 and x_stride == 1 else "array.copy.strided"
+        if name == "array.copy.rows" and size * itemsize >= _LONG_ROW and 2 * itemsize * prod(shape) > cache_bytes():
+            name = "array.copy.rows_nontemporal"  # 64 Mi float32 on two cores of a Zen 3: 24 to 33 ms, so 17 to 18
         name = "array.copy.short_rows" if short else name
         units, elements = -(-size // step), min(size, step)
     n, grain = policy.split(name, units * prod(d[0] for d in dims), elements * itemsize)
