@@ -197,7 +197,7 @@ class Backend:
         """How an elementwise kernel stores results of the dtype `output` where a call moves so many bytes.
 
         What the caches have no room for goes past them, so that its lines are not read before: on two cores of a Zen 3
-        `x + 1` of 16 Mi float32 took 6.3 ms and takes 4.5 (`docs/benchmarks/two-cores.md`).
+        `x + y` of 64 Mi float32 took 33 to 46 ms and takes 24 to 32 (`docs/benchmarks/two-cores.md`).
         """
         through = moved > self.cache_bytes and output in _NONTEMPORAL
         return f"nontemporal {output}" if through else output
