@@ -8,9 +8,13 @@ others in a dtype alone (`in_turn`).
 
 import importlib.util
 import os
+import signal
 from collections import defaultdict
 from pathlib import Path
 
+# A shell ignores interrupts in what it starts in the background, and so would commands that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Before torch loads libgomp: workers that spin without end make two OpenMP runtimes in one process crawl.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
