@@ -156,22 +156,21 @@ def walk(args, lo, hi, part, E):
     return 0
 
 
-@jit.inline
-def part_of_rows(shape, y, x, unit, run, y_step, x_step, E):
-    length, _, _, step, _, _ = shape
-    start = unit * step
-    size = min(length - start, step)
-    for k in range(run):
-        copy_row(y + (start + k * y_step), x + (start + k * x_step), size)
+def _part(copy):
+    """The `part` of `walk` for rows that `copy` copies."""
+
+    @jit.inline
+    def part(shape, y, x, unit, run, y_step, x_step, E):
+        length, _, _, step, _, _ = shape
+        start = unit * step
+        size = min(length - start, step)
+        for k in range(run):
+            copy(y + (start + k * y_step), x + (start + k * x_step), size)
+
+    return part
 
 
-@jit.inline
-def part_of_rows_nontemporal(shape, y, x, unit, run, y_step, x_step, E):
-    length, _, _, step, _, _ = shape
-    start = unit * step
-    size = min(length - start, step)
-    for k in range(run):
-        copy_row_nontemporal(y + (start + k * y_step), x + (start + k * x_step), size)
+part_of_rows, part_of_rows_nontemporal = _part(copy_row), _part(copy_row_nontemporal)
 
 
 @jit.inline
