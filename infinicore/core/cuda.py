@@ -358,7 +358,7 @@ class Cuda(GpuBackend):
         driver.copy_to_host(to, at, nbytes, self.stream)
 
     def stage(self, nbytes):
-        """A piece of page-locked memory."""
+        """A piece of page-locked memory, also for a thread that has not used the GPU yet."""
         self.enter()
         return cuda_host.take(nbytes)
 

@@ -9,7 +9,7 @@ from ..core import launch as core_launch
 from ..core import layout, memory
 from ..core.backend import Mirror
 from ..core.tensor_cy import TensorBase
-from ..device import CPU
+from ..device import CPU, gpu
 from ..dtype import DType, dtype
 from ..kernels.cpu import threads
 
@@ -128,9 +128,7 @@ def refuse_reading():
 
 def pinned(x):
     """The values of a contiguous tensor on the CPU in page-locked memory."""
-    from ..core import cuda_host
-
-    piece = cuda_host.take(x.numel_ * x.dtype.itemsize)
+    piece = gpu().backend.stage(x.numel_ * x.dtype.itemsize)
     t = wrap(piece.address, x.shape_, layout.contiguous_strides(x.shape_), x.dtype, piece)
     CPU.backend.copy(t.address, x.address, x.numel_ * x.dtype.itemsize)
     return t

@@ -10,7 +10,7 @@ from . import Block
 # of kc x nc of B are packed. `panel` is the size of a panel of a B that is packed already (0: it is not), `b_offset`
 # where the block of B lies in a thread's scratch, `part_offset` where sums of a tile do (0: in C). `splits` parts
 # of k (0: it is whole) are `split_k` long, with their sums at `parts` of the scratch. `a_group` is the size of a group
-# of rows of an A that is packed already (0: it is not).
+# of rows of an A that is packed already (0: it is not; -1: nor need it be, tile registers read it as it lies).
 BLOCKED = Block(
     """a b c bias? residual? scratch |
     rows columns k a_stride a_k b_k b_stride c_stride grid_m grid_n tile_m tile_n mc kc nc panel b_offset part_offset

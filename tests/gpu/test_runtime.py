@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -119,6 +120,12 @@ def test_pinned_memory_outlives_the_stream_that_read_it(gpu):
         with ic.Stream(gpu):  # ends when it is left
             there = ic.full((size,), 3.0).pin_memory().to(gpu, non_blocking=True)
         assert ic.full((size,), 4.0).pin_memory()[0].item() == 4.0 and there.min().item() == 3.0
+
+
+def test_threads_that_have_not_used_the_gpu_pin_memory(gpu, monkeypatch):
+    monkeypatch.setattr(cuda_host, "_kept", {})  # so that the driver is asked
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: ic.arange(3.0).pin_memory().to(gpu).tolist()).result() == [0, 1, 2]
 
 
 def test_batches_are_pinned(gpu):

@@ -184,6 +184,25 @@ def test_nan_and_infinity_stay_where_they_belong(rng, dtype):
             assert np.array_equal(np.isinf(wide(y)), np.isinf(exact[:rows]))
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_what_lies_around_rows_takes_no_part(rng, dtype):
+    """Rows of A that are read as they lie, with NaN before, behind and between them."""
+    kind = getattr(ic, dtype)
+    before = ic.get_num_threads()
+    try:
+        for m, k, between in ((32, 64, 0), (33, 34, 30), (47, 100, 28), (100, 2080, 32), (515, 96, 0), (50, 4160, 64)):
+            around = ic.full((m + 4, k + between), math.nan, dtype=kind)
+            around[2:-2, :k] = make(rng, (m, k), kind)
+            x, w = around[2:-2, :k], make(rng, (65, k), kind)
+            exact, scale = wide(x) @ wide(w).T, np.abs(wide(x)) @ np.abs(wide(w)).T
+            for threads in (1, 4):
+                ic.set_num_threads(threads)
+                check(x @ w.t(), exact, scale, dtype)
+                check(x @ w.t().contiguous(), exact, scale, dtype)
+    finally:
+        ic.set_num_threads(before)
+
+
 def test_int8_products_are_exact(rng):
     shapes = [((33, 70), (70, 65)), ((1, 5), (5, 3)), ((3, 1, 17, 20), (2, 20, 9)), ((100, 257), (257, 300))]
     for first, second in [*shapes, ((4, 0), (0, 3)), ((14, 4), (4, 32)), ((64, 4096), (4096, 64))]:

@@ -1,9 +1,9 @@
 """Blocked matrix product: C = alpha A B + bias, for any strides of A and B, batched.
 
 The work is cut into tiles of C (a grid over each matrix of the batch). A tile packs its own blocks of A and B, so
-threads share nothing and meet once. Many threads pack A first, all together, so that tiles can be small, of which fast
-cores do more than slow ones; B, which is the weight of a layer, stays with who packs it (`blocking.shared_blocks`). The
-loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+threads share nothing and meet once. Many threads pack A first, all together, or read it as it lies, so that tiles can
+be small, of which fast cores do more than slow ones; B, which is the weight of a layer, stays with who packs it
+(`blocking.shared_blocks`). The loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
 """
 
 from numba import types
@@ -137,7 +137,9 @@ def products(args, lo, hi, thread, pack, group, high, multiply, T, ACT, R):
                     pack_panels(panels, b_panel, b, columns, k, b_stride, b_k, across, T)
                 for i in range(i_start, i_stop, mc):
                     rows, c_at, at = min(mc, i_stop - i), c_offset + i * c_stride + j, i * a_stride + p * a_k
-                    if a_packed:
+                    if a_packed < 0:
+                        a_groups, a_group = panel_ptr(address(a + at), T), a_packed
+                    elif a_packed:
                         a_groups = panel_ptr(load(args, BLOCKED.a), T) + (i // high * a_packed + p // pair * high)
                         a_group = a_packed
                     else:

@@ -88,6 +88,12 @@ def byte_tiles():
     return isa.has_amx()
 
 
+def lies_in_tiles(m, k, stride, k_stride, dtype):
+    """Whether tile registers read A[m, k] as it lies: rows of whole lines, and enough of them."""
+    whole_lines = k_stride == 1 and stride % TILE_DEPTH == 0 and k % 2 == 0
+    return tiles(dtype) and whole_lines and m >= TILE_ROWS
+
+
 def lanes(dtype):
     """Sums of products of a dtype in one vector register."""
     return LANES // 2 if dtype == "float64" else LANES
@@ -283,7 +289,7 @@ def shared_grain(grain, items, panels, threads):
 
 
 def shared_blocks(m, n, k, threads, dtype, own_sums):
-    """The `Blocks` of a product whose A is packed already: small tiles, several for each thread.
+    """The `Blocks` of a product whose A is packed already, or is read as it lies: small tiles, several for each thread.
 
     Cores of a machine that others use, too, differ: of 16 of an Emerald Rapids one did 540, others up to 2,400 GFLOP/s
     in tile registers, and a tile for each took as long as the slowest. 512 x 2048 x 2048 in bfloat16 took there 1,167

@@ -75,10 +75,18 @@ def product(problem, threads):
         if x.k and x.n <= FEW and x.a_stride == 1 and plain:
             return _add_rows(p, x, "b", (x.n, x.m, x.b_stride, x.b_k, x.a_k, x.n, 1), matrices, threads)
     own_sums = p.accumulate or p.result in ("float16", "bfloat16")
-    if matrices == 1 and not p.packed and blocking.shares(x.m, x.n, x.k, threads, p.dtype):
+    as_it_lies = blocking.lies_in_tiles(x.m, x.k, x.a_stride, x.a_k, p.dtype)
+    many = matrices == 1 and not p.packed and blocking.shares(x.m, x.n, x.k, threads, p.dtype)
+    if many and not as_it_lies:
         return _shared(p, x, threads, own_sums)
-    cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
-    numbers = {**_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha}
+    if many:
+        cut = blocking.shared_blocks(x.m, x.n, x.k, threads, p.dtype, own_sums)
+    else:
+        cut = blocking.blocks(x.m, x.n, x.k, matrices, threads, p.dtype, p.packed, own_sums)
+    numbers = {
+        **_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha,
+        "a_group": -1 if as_it_lies else 0,
+    }  # fmt: skip
     name = f"gemm.{_blocked(p.dtype)}.matmul"
     first = _launch(name, _types(p, thread=True, R=p.result), BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.scratch),))

@@ -27,7 +27,6 @@ from ...lang.ptx import (
     from_lane,
     set_registers,
     thread,
-    warp_barrier,
 )
 from ...lang.simd import address, bitcast, fill, load, muladd, ptr, reduce_add, select, store
 from ...lang.tiles import (
@@ -91,12 +90,12 @@ def tile_of(args, index, heads):
 
 
 @jit.inline
-def new_barriers(base, count, arrivals):
-    """Two barriers of a tile's own rows, then two of each stage: rows are there, are free."""
+def new_barriers(base, count, arrivals, releases):
+    """Two barriers of a tile's own rows, then two of each stage: rows are there, after so many arrivals, are free."""
     if thread() == 0:
         for i in range(count):
             barrier_new(base + 16 * i, 1 if i == 0 else arrivals)
-            barrier_new(base + 16 * i + 8, WARPS)
+            barrier_new(base + 16 * i + 8, WARPS if i == 0 else releases)
         fence_barriers()
         fence_async()
     barrier()
@@ -299,7 +298,7 @@ def _gradients(size):
     @jit.inline
     def queries(args, lo, hi, T, MASK, DROPOUT):
         base = dynamic_shared()
-        new_barriers(base + barriers, 1 + STAGES, 1)
+        new_barriers(base + barriers, 1 + STAGES, 1, WARPS)
         if thread() < 128:
             set_registers(40)
             if not whole(args):
@@ -326,7 +325,6 @@ def _gradients(size):
             there = row + i < load(args, GRAD.num_rows)
             store_float(at + 4 * i, load(lse, line + row + i) if there else F32(INF))
             store_float(at + 4 * (STEP + i), load(deltas, line + row + i) if there else F32(0))
-        warp_barrier()
 
     @jit.inline
     def bring_queries(args, n, base, quick):
@@ -360,8 +358,7 @@ def _gradients(size):
                     if thread() >> 5 == 1:
                         line = (own * kv_heads * load(args, GRAD.group) + head) * rows
                         bring_numbers(args, line, row, base + numbers_at + stage * NUMBERS)
-                        if thread() & 31 == 0:
-                            barrier_arrive(full)
+                        barrier_arrive(full)
                     if copies:
                         if quick:
                             barrier_expect(full, 2 * step_bytes)
@@ -432,8 +429,7 @@ def _gradients(size):
                     hold(words)
                     key_sums = settle(key_sums, 0)
                     hold(slopes)
-                    if lane == 0:
-                        barrier_arrive(full + 8)
+                    barrier_arrive(full + 8)
             if lane == 0:
                 barrier_arrive(base + barriers + 8)
             column, there, next_there = 2 * (lane & 3), my_key < num_keys, my_key + 8 < num_keys
@@ -451,7 +447,8 @@ def _gradients(size):
     @jit.inline
     def keys(args, lo, hi, T, MASK, DROPOUT):
         base = dynamic_shared()
-        new_barriers(base + barriers, 1 + STAGES, 2)
+        # Lanes arrive for themselves where they write and read numbers: another lane's arrival would not order theirs.
+        new_barriers(base + barriers, 1 + STAGES, 1 + 32, 32 * WARPS)
         if thread() < 128:
             set_registers(40)
             if not whole(args):
