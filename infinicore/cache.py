@@ -307,7 +307,7 @@ def _run_few_rows(dtype):
     from .kernels.cpu.gemm import blocking
 
     weight = infinicore.ones((blocking.MOST_LANES, 64), dtype=as_dtype(dtype))
-    tiles = {blocking.lane_tile(rows, dtype): rows for rows in range(5, blocking.MOST_LANES + 1)}
+    tiles = {blocking.lane_tile(rows, dtype, True, weight.numel()): rows for rows in range(5, blocking.MOST_LANES + 1)}
     for rows in (2, 4, *tiles.values()):
         infinicore.linear(weight[:rows], weight)
 

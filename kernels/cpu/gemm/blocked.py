@@ -3,7 +3,8 @@
 The work is cut into tiles of C (a grid over each matrix of the batch). A tile packs its own blocks of A and B, so
 threads share nothing and meet once. Many threads pack A first, all together, or read it as it lies, so that tiles can
 be small, of which fast cores do more than slow ones; B, which is the weight of a layer, stays with who packs it
-(`blocking.shared_blocks`). The loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008).
+(`blocking.shared_blocks`). The loops are those of K. Goto and R. van de Geijn, "Anatomy of High-Performance Matrix
+Multiplication" (2008).
 """
 
 from numba import types

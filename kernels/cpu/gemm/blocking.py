@@ -22,8 +22,12 @@ PAIR_ROWS, QUAD_ROWS = (8, 4) if _WIDE_FILE else (4, 2)
 # Products of a weight with 2 to 256 rows of x (skinny.py, lanes.py): rows of the weight in a tile, by rows of x.
 DOT_TILES = {2: 6, 4: 6} if _WIDE_FILE else {2: 4, 4: 2}
 MOST_DOTS = 64 if _WIDE_FILE else 16  # rows of x by dot products, unless they fill lanes
-# rows of x as lanes; 128 rows of float32 and bfloat16 on AVX2: 143 and 145 GFLOP/s, by blocked products 151 and 156
-LEAST_LANES, MOST_LANES = 13, 128 if _WIDE_FILE else 64
+# Rows of x as lanes. On AVX2 128 rows of float32 and bfloat16 do 143 and 145 GFLOP/s, by blocked products 151 and 156.
+# There these are faster for 64 rows of float32, too, if the weight stays in a cache: one thread, weights of 128 x 784
+# to 1024 x 784 again and again 59 to 74 and by lanes 48 to 60, new ones each time 45 to 48 and 43 to 47; of 768 x 3072
+# and 2048 x 2048 44 to 54 and 50 to 60. With 24 to 64 rows of float64 22 to 30, and by lanes 22 to 26.
+LEAST_LANES, MOST_LANES, MOST_LANES_64 = 13, 128 if _WIDE_FILE else 64, 128 if _WIDE_FILE else 16
+_NEAR_LANES, _NEAR_WEIGHT = MOST_LANES if _WIDE_FILE else 48, 1 << 20  # rows of float32 by so many elements
 # The same where dot products would wait for x: from so many rows on, by tiles of (rows of the weight, vectors of x),
 # with the time that each takes for a vector: two threads of Emerald Rapids did 16, 32, 48 and 64 rows of float32 at
 # 146, 184, 210 and 202 GFLOP/s by tiles of 1, 2, 3 and 4 vectors, by dot products at 83 to 97. Fewer rows fill several
@@ -43,15 +47,19 @@ LEAST_TILED = 8  # rows of x from which tiles are faster than vectors
 MOST_FEW = 128  # rows of x up to which the weight is read as it lies (amx.py: few_rows)
 
 # Cache blocks. A long k pays most: sums stay in registers and C is touched once (K = 2048 in one
-# piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache. On Emerald Rapids pieces
-# of 1024 are better: 2048^3 with one thread 140 GFLOP/s, in one piece 114; 4096^3 with 16 threads 1223 and 1194.
-_K_BYTES = 4096 if isa.has_amx() else 8192  # of one row of a panel block
+# piece: 109 GFLOP/s a core, in pieces of 256: 100). Panels stream from the second-level cache. On Emerald Rapids, whose
+# virtual cores may share one with somebody else, small blocks are better. One thread there did of the peak, measured
+# just before and after (medians of five processes, in turn; PyTorch 0.87, 0.80, 0.81, 0.76), 512 x 2048 x 5632, 1024^3,
+# 2048^3 and 512 x 2048 x 2048: 0.79, 0.82, 0.80, 0.79; with pieces, A and B twice, twice and four times as large 0.79,
+# 0.79, 0.85, 0.75, and with pieces half as large 0.71, 0.82, 0.78, 0.80; 16 threads 1,183, 1,125 and 1,139 GFLOP/s.
+_K_BYTES = 2048 if isa.has_amx() else 8192  # of one row of a panel block
+_A_BYTES = 256 << 10 if isa.has_amx() else 512 << 10
+_B_BYTES = 1 << 20 if isa.has_amx() else 4 << 20
 # The same for tile registers, beside 2 MB of second-level cache: 2048^3 on one core of Emerald Rapids 972 GFLOP/s, with
 # panels of half the length 744 to 781, with blocks of A of half the size 897; 4096^3 861, 811 to 837, 831.
 _TILE_K_BYTES = 4096
 _TILE_A_BYTES = 512 << 10
-_A_BYTES = 512 << 10
-_B_BYTES = 4 << 20
+_TILE_B_BYTES = 4 << 20
 _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 
 PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
@@ -104,8 +112,8 @@ def across(dtype):
     return VECTORS * lanes(dtype)
 
 
-def lane_tile(m, dtype, contiguous=True):
-    """The tile of products with m rows of x as lanes (lanes.py), which are `contiguous` or not.
+def lane_tile(m, dtype, contiguous, weight):
+    """The tile of products with m rows of x as lanes (lanes.py), which are `contiguous` or not, by so many elements.
 
     (rows of the weight, vectors of x, lanes of one, lanes that one row of x has side by side), or None where too many
     lanes would be left over. bfloat16 pairs with 16, 24 and 32 rows: 360, 320 and 425 GFLOP/s by lanes, 340, 360 and
@@ -121,7 +129,8 @@ def lane_tile(m, dtype, contiguous=True):
         tiles = [tile for tile in tiles if tile[3] == 1 or m * tile[3] <= tile[1] * full]  # deep ones have one panel
         best = min(tiles, key=lambda tile: _cost(m, *tile))
         return best if m <= MOST_LANES or 10 * full * _cost(m, *best) <= 11 * m * WAITING_TILES[best[:2]] else None
-    if m > MOST_LANES:
+    near = dtype == "float32" and weight <= _NEAR_WEIGHT
+    if m > (MOST_LANES_64 if dtype == "float64" else _NEAR_LANES if near else MOST_LANES):
         return None
     count = full // 2 if m <= full and full >= 8 else full
     width = VECTORS * count
@@ -222,7 +231,7 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     """
     own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
     columns, pair, size, tiled = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), tiles(dtype)
-    high, a_bytes = rows_of(dtype), _TILE_A_BYTES if tiled else _A_BYTES
+    high, (a_bytes, b_bytes) = rows_of(dtype), (_TILE_A_BYTES, _TILE_B_BYTES) if tiled else (_A_BYTES, _B_BYTES)
     work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // (8 if tiled else pair)
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
         tile_m, tile_n = _up(m, high), _up(n, columns)
@@ -234,7 +243,7 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
         tile_m = min(tile_m, _up(_PART_ROWS, high))
     grid = -(-m // tile_m), -(-n // tile_n)
     mc = min(tile_m, max(1, a_bytes // (steps * size * high)) * high)
-    nc = min(tile_n, max(1, _B_BYTES // (steps * size * columns)) * columns)
+    nc = min(tile_n, max(1, b_bytes // (steps * size * columns)) * columns)
     nc = _up(-(-tile_n // -(-tile_n // nc)), columns)
     b_offset = _up(mc * (steps + 1) * size, 64)
     end = b_offset if packed else b_offset + _up(nc * steps * size, 64)

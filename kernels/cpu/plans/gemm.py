@@ -60,7 +60,7 @@ def product(problem, threads):
     many = tiled and min(x.m, x.n) >= blocking.TILE_ROWS // 2
     if not p.packed and p.result == p.dtype and not many:
         if x.b_k == 1 and x.k and x.m > 1 and x.n >= (_WIDE_16 if p.dtype in ("bfloat16", "float16") else _WIDE):
-            tile = blocking.lane_tile(x.m, p.dtype, x.a_k == 1)
+            tile = blocking.lane_tile(x.m, p.dtype, x.a_k == 1, x.n * x.k)
             piece = blocking.lane_piece(x.m, x.k, p.dtype) if tile else 0
             shared = piece and matrices == 1 and blocking.shares(x.m, x.n, x.k, threads, p.dtype)
             if (tile and not shared) or (not tile and x.a_k == 1 and x.m <= blocking.MOST_DOTS):
