@@ -443,6 +443,8 @@ def make_known(dict table, slow, learn, others, bint apart=False):
         cdef tuple key, names = (), values = args
         cdef list operands
         out = None
+        if failed >= TRIES and not table:  # all that could not be known is forgotten
+            failed = 0
         if failed < TRIES and _plain():
             if kwargs:
                 for name in kwargs:
