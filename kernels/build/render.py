@@ -347,7 +347,7 @@ from infinicore.kernels.lang import lowp, functions as m
 from infinicore.kernels.lang.vector import BLOCK
 from infinicore.kernels.lang.shuffle import turned
 from infinicore.kernels.lang.simd import (
-    convert_modulo as convert, fill, lane, ramp, select, store, vload, vload_first, vstore, vstore_first
+    convert_modulo as convert, fill, lane, ramp, select, store, vload, vload_apart, vload_first, vstore, vstore_first
 )
 
 {bindings}
@@ -393,7 +393,7 @@ def kernel(args, lo, hi):
 
 
 def reduction(rule, kind, source, value, state, result, cut=""):
-    """Source of a reduction by a rule (`table/rules.py`) in a loop of `cpu/reduce/fold.py`, `kind` "inner" or "outer".
+    """Source of a reduction by a rule (`table/rules.py`) in a loop of `cpu/reduce/fold.py`: "inner", "outer", "short".
 
     Elements of dtype `source` are converted to `value` before the rule sees them; its states are of dtype `state`.
     Where a long reduction is `cut`, its "parts" are states stored for a second launch, which makes their "whole".
@@ -443,11 +443,15 @@ def reduction(rule, kind, source, value, state, result, cut=""):
             final, rest = f"spread({final}, RESULT, 1)", f"spread({final}, RESULT, WIDE)"
         write = f"    store(y, i, lane({final}, 0))"
         first = f"    vstore_first(y, i, {rest}, left)"
-    loads = "vload_first({x}, i, WIDE, left)"
+    whole, loads = "vload({x}, i, WIDE)", "vload_first({x}, i, WIDE, left)"
+    if kind == "short":
+        whole, loads = "vload_apart({x}, i, plane, WIDE, WIDE)", "vload_apart({x}, i, plane, WIDE, left)"
     nothing = joined([f"fill(START_{k}, STATE, WIDE)" for k in parts])
     arguments = f"read, read_rest, join, {'absorb' if rule.absorbed else None}, across, write"
     if kind == "outer":
         arguments = f"read, read_first, join, {'absorb' if rule.absorbed else None}, write_first"
+    elif kind == "short":
+        arguments = "read, read_first, join, write_first"
     bindings = [f"{k} = {_TYPES[v]}" for k, v in types.items()]
     bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
     return _REDUCTION.format(
@@ -456,7 +460,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         types=", ".join(dict.fromkeys(types.values())),
         bindings="\n".join(bindings),
         functions="\n\n\n".join(f"@jit.inline\n{text}" for text in functions),
-        read=states("vload({x}, i, WIDE)"),
+        read=states(whole),
         read_first=states(loads),
         read_rest=joined([f"select(there, {v}, fill(START_{k}, STATE, WIDE))" for k, v in enumerate(here)]),
         across="\n".join(across),

@@ -228,6 +228,27 @@ def vload_first(typingctx, p, index, lanes, valid):
     return Vector(compute_type(p.dtype), count)(p, index, lanes, valid), codegen
 
 
+@intrinsic(prefer_literal=True)
+def vload_apart(typingctx, p, index, apart, lanes, valid):
+    """As `vload`, of elements that lie `apart`; lanes from `valid` on are those of the last one."""
+    count = literal_of(lanes)
+    if not isinstance(p, Pointer) or count is None:
+        return None
+
+    def codegen(context, builder, sig, args):
+        index, apart, valid = (context.cast(builder, args[k], sig.args[k], types.int64) for k in (1, 2, 4))
+        out = ir.Constant(ir.VectorType(memory_type(p.dtype), count), ir.Undefined)
+        for k in range(count):
+            there = builder.icmp_signed("<", ir.Constant(I64, k), valid)
+            index = builder.select(there, builder.add(index, apart), index) if k else index
+            value = builder.load(gep(context, builder, args[0], p.dtype, index))
+            value.align = alignment(p.dtype)
+            out = builder.insert_element(out, value, ir.Constant(I32, k))
+        return from_memory(builder, p.dtype, out)
+
+    return Vector(compute_type(p.dtype), count)(p, index, apart, lanes, valid), codegen
+
+
 @intrinsic
 def vpick(typingctx, p, indices, mask):
     """The elements at the int32 lanes of `indices` where the mask is true, 0 elsewhere; element 0 must be there.

@@ -33,6 +33,7 @@ from .memory import (  # noqa: F401  (this file is where kernels take them from)
     unpacked,
     vload,
     vload_aligned,
+    vload_apart,
     vload_first,
     vpick,
     vput,

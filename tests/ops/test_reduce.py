@@ -42,6 +42,25 @@ def test_every_dim_of_any_layout(dim, normal):
             close(ic.amin(view, dim, keepdim), wide(view).min(axes, keepdims=keepdim))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64", "int16", "bool"])
+def test_rows_of_a_few_elements(dtype, rng):
+    """Enough of them for a lane each, and too few; rows that lie apart, and whose own dims do."""
+    compared = {"sum": np.sum, "amax": np.max, "any": np.any, "logsumexp": lambda x, axis: np.log(np.exp(x).sum(axis))}
+    compared = {name: f for name, f in compared.items() if dtype in OPS[name].dtypes}
+    tolerance = 8e-3 if dtype == "bfloat16" else 1e-6
+    for length in (1, 2, 3, 7, 16, 17, 31, 33):
+        whole = ic.from_numpy(rng.integers(-3, 4, (5, 140, length + 2))).to(ic.dtype(dtype))
+        for x in (whole[0, :, :length], whole[1, ::2, :length], whole[2, :30, 1:-1], whole[:, :67, 2:], whole):
+            for name, function in compared.items():
+                found = wide(getattr(ic, name)(x, -1))
+                np.testing.assert_allclose(found, function(wide(x), axis=-1), tolerance, tolerance)
+    if dtype == "float32":
+        x = ic.from_numpy(rng.standard_normal((1000, 5)).astype(np.float32))
+        x[7, 3], x[999, 0] = NAN, -INF
+        np.testing.assert_array_equal(ic.amax(x, 1).numpy(), x.numpy().max(1))
+        np.testing.assert_allclose(ic.norm(x, dim=1).numpy(), np.linalg.norm(x.numpy(), axis=1), rtol=1e-6)
+
+
 @pytest.mark.parametrize("dim", [None, 0, 1, -1])
 def test_positions_in_any_layout(dim, normal, rng):
     x = ic.from_numpy(rng.integers(-5, 5, (9, 70, 130)).astype(np.float32))  # many ties

@@ -9,7 +9,7 @@ from ...plan import Plan, launch
 from ...problems.array import Copy
 from ...problems.reduce import Ends, Modes, Position, Reduce, Running, Sample, Scan, Select, Sort, Variance
 from .. import policy
-from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SORT_BYTES, WIDE
+from ..reduce.sizes import LANES, LIST, PAIR, SAMPLE_BYTES, SHORT, SORT_BYTES, WIDE
 from .array import copy, merged
 
 _CHUNK = 65536  # elements of a slice of a long reduction: 3 us
@@ -68,6 +68,11 @@ class _Folded:
         long = one_group and units < 4 and self.count * self.results >= 4 * _CHUNK
         self.chunks = -(-self.count // self.step) if long else 1
 
+    def is_short(self):
+        """Whether results come from rows of a few elements, and there are enough of these for a lane each."""
+        (rows, _), (length, _) = self.reduced
+        return self.kind == "inner" and rows == 1 and length <= SHORT and self.kept[1][0] >= WIDE
+
     def _copy(self, problem, order, threads):
         """Let the launches read a row-major copy with the dims in another order."""
         shape, size = tuple(problem.shape[d] for d in order), _bytes(problem.dtype)
@@ -96,7 +101,8 @@ def reduce(problem, threads):
     rule, f = problem.rule, _Folded(problem, 2, threads)
     types = rule.types(problem.dtype)
     if f.chunks == 1:
-        return Plan((*f.before, _fold(rule, types, f.kind, f.kept, f.reduced, f.count, f.x)), f.scratch)
+        kind = "short" if f.is_short() else f.kind
+        return Plan((*f.before, _fold(rule, types, kind, f.kept, f.reduced, f.count, f.x)), f.scratch)
     length, stride = f.reduced[1]
     plane = f.chunks * f.results
     kept, reduced = [(f.chunks, f.step * stride), f.kept[1]], _two([(f.step, stride)])

@@ -1,9 +1,9 @@
 """The loops of reductions, rendered with a rule each (`build/render.py: reduction`).
 
 The result's dims are merged to at most two (`kept`), the reduced ones to at most two (`reduced`). `inner` takes the
-elements of one result from contiguous memory, `outer` takes WIDE neighbouring results at a time. Both fold WIDE lanes
-in blocks, so that a lane joins at most some hundred elements before its state is set aside: the error of a sum grows
-with the square root of that, not of the whole length.
+elements of one result from contiguous memory, `outer` takes WIDE neighbouring results at a time, and so does `short`,
+of contiguous rows of a few elements. The first two fold WIDE lanes in blocks, so that a lane joins at most some hundred
+elements before its state is set aside: the error of a sum grows with the square root of that, not of the whole length.
 
 What a rule brings: `nothing` is the state of no elements, `read` gives that of WIDE elements, `read_first` where only
 some exist, `read_rest` with `nothing` for the others; `join` makes one state of two, `absorb`, if any, of a state and
@@ -127,6 +127,34 @@ def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T,
             )
             total = join(total, part)
         write_first(y, a * kept + column, total, left, elements, plane)
+        column += WIDE
+        if column >= kept:
+            a, column = a + 1, I64(0)
+    return 0
+
+
+@jit.inline
+def short(args, lo, hi, nothing, read, read_first, join, write_first, T, O):
+    """As `outer`, of results from rows of a few contiguous elements, which are read one of each row at a time.
+
+    `read` and `read_first` take how far rows lie apart for `plane`.
+    """
+    x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
+    kept, kept_outer, apart = load(args, FOLD.inner), load(args, FOLD.outer_stride), load(args, FOLD.inner_stride)
+    length, elements = load(args, FOLD.length), bitcast(load(args, FOLD.count), F64)
+    blocks = (kept + WIDE - 1) // WIDE
+    a = lo // blocks
+    column = (lo - a * blocks) * WIDE
+    for _ in range(lo, hi):
+        left = kept - column
+        at, total = x + (a * kept_outer + column * apart), nothing
+        if left >= WIDE:
+            for i in range(length):
+                total = join(total, read(at, i, apart))
+        else:
+            for i in range(length):
+                total = join(total, read_first(at, i, left, apart))
+        write_first(y, a * kept + column, total, left, elements, 0)
         column += WIDE
         if column >= kept:
             a, column = a + 1, I64(0)
