@@ -447,11 +447,9 @@ def reduction(rule, kind, source, value, state, result, cut=""):
     if kind == "short":
         whole, loads = "vload_apart({x}, i, plane, WIDE, WIDE)", "vload_apart({x}, i, plane, WIDE, left)"
     nothing = joined([f"fill(START_{k}, STATE, WIDE)" for k in parts])
-    arguments = f"read, read_rest, join, {'absorb' if rule.absorbed else None}, across, write"
-    if kind == "outer":
-        arguments = f"read, read_first, join, {'absorb' if rule.absorbed else None}, write_first"
-    elif kind == "short":
-        arguments = "read, read_first, join, write_first"
+    loop, arguments = "inner", f"read, read_rest, join, {'absorb' if rule.absorbed else None}, across, write"
+    if kind != "inner":
+        loop, arguments = "outer", f"read, read_first, join, {'absorb' if rule.absorbed else None}, write_first"
     bindings = [f"{k} = {_TYPES[v]}" for k, v in types.items()]
     bindings += [f"START_{k} = {start_expression(v, state)}" for k, v in enumerate(rule.starts)]
     return _REDUCTION.format(
@@ -466,7 +464,7 @@ def reduction(rule, kind, source, value, state, result, cut=""):
         across="\n".join(across),
         write=write,
         write_first=first,
-        call=f"fold.{kind}(\n        args, lo, hi, {nothing}, {arguments}, SOURCE, RESULT\n    )",
+        call=f"fold.{loop}(\n        args, lo, hi, {nothing}, {arguments}, SOURCE, RESULT\n    )",
     )
 
 

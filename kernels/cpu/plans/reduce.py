@@ -101,8 +101,8 @@ def reduce(problem, threads):
     rule, f = problem.rule, _Folded(problem, 2, threads)
     types = rule.types(problem.dtype)
     if f.chunks == 1:
-        kind = "short" if f.is_short() else f.kind
-        return Plan((*f.before, _fold(rule, types, kind, f.kept, f.reduced, f.count, f.x)), f.scratch)
+        kind, plane = ("short", f.kept[1][1]) if f.is_short() else (f.kind, 0)
+        return Plan((*f.before, _fold(rule, types, kind, f.kept, f.reduced, f.count, f.x, plane=plane)), f.scratch)
     length, stride = f.reduced[1]
     plane = f.chunks * f.results
     kept, reduced = [(f.chunks, f.step * stride), f.kept[1]], _two([(f.step, stride)])

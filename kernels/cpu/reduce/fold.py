@@ -1,9 +1,10 @@
 """The loops of reductions, rendered with a rule each (`build/render.py: reduction`).
 
 The result's dims are merged to at most two (`kept`), the reduced ones to at most two (`reduced`). `inner` takes the
-elements of one result from contiguous memory, `outer` takes WIDE neighbouring results at a time, and so does `short`,
-of contiguous rows of a few elements. The first two fold WIDE lanes in blocks, so that a lane joins at most some hundred
-elements before its state is set aside: the error of a sum grows with the square root of that, not of the whole length.
+elements of one result from contiguous memory, `outer` takes WIDE neighbouring results at a time, also those of rows of
+a few elements ("short"), of which it then reads one element each at a time, a `plane` apart. Both fold WIDE lanes in
+blocks, so that a lane joins at most some hundred elements before its state is set aside: the error of a sum grows with
+the square root of that, not of the whole length.
 
 What a rule brings: `nothing` is the state of no elements, `read` gives that of WIDE elements, `read_first` where only
 some exist, `read_rest` with `nothing` for the others; `join` makes one state of two, `absorb`, if any, of a state and
@@ -107,9 +108,9 @@ def inner(args, lo, hi, nothing, read, read_rest, join, absorb, across, write, T
 
 @jit.inline
 def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T, O):
-    """Blocks [lo, hi) of WIDE neighbouring results; x has unit stride along the inner kept dim."""
+    """Blocks [lo, hi) of WIDE neighbouring results; x has unit stride along the inner kept dim, or is read as if so."""
     x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
-    kept, kept_outer = load(args, FOLD.inner), load(args, FOLD.outer_stride)
+    kept, kept_outer, kept_inner = load(args, FOLD.inner), load(args, FOLD.outer_stride), load(args, FOLD.inner_stride)
     rows, length = load(args, FOLD.rows), load(args, FOLD.length)
     row_stride, stride = load(args, FOLD.row_stride), load(args, FOLD.stride)
     whole, plane, elements = load(args, FOLD.whole), load(args, FOLD.plane), bitcast(load(args, FOLD.count), F64)
@@ -118,7 +119,7 @@ def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T,
     column = (lo - a * blocks) * WIDE
     for _ in range(lo, hi):
         left = kept - column
-        at = x + (a * kept_outer + column)
+        at = x + (a * kept_outer + column * kept_inner)
         count = min(length, whole - a * length)
         total = nothing
         for row in range(rows):
@@ -127,34 +128,6 @@ def outer(args, lo, hi, nothing, read, read_first, join, absorb, write_first, T,
             )
             total = join(total, part)
         write_first(y, a * kept + column, total, left, elements, plane)
-        column += WIDE
-        if column >= kept:
-            a, column = a + 1, I64(0)
-    return 0
-
-
-@jit.inline
-def short(args, lo, hi, nothing, read, read_first, join, write_first, T, O):
-    """As `outer`, of results from rows of a few contiguous elements, which are read one of each row at a time.
-
-    `read` and `read_first` take how far rows lie apart for `plane`.
-    """
-    x, y = ptr(load(args, FOLD.x), T), ptr(load(args, FOLD.y), O)
-    kept, kept_outer, apart = load(args, FOLD.inner), load(args, FOLD.outer_stride), load(args, FOLD.inner_stride)
-    length, elements = load(args, FOLD.length), bitcast(load(args, FOLD.count), F64)
-    blocks = (kept + WIDE - 1) // WIDE
-    a = lo // blocks
-    column = (lo - a * blocks) * WIDE
-    for _ in range(lo, hi):
-        left = kept - column
-        at, total = x + (a * kept_outer + column * apart), nothing
-        if left >= WIDE:
-            for i in range(length):
-                total = join(total, read(at, i, apart))
-        else:
-            for i in range(length):
-                total = join(total, read_first(at, i, left, apart))
-        write_first(y, a * kept + column, total, left, elements, 0)
         column += WIDE
         if column >= kept:
             a, column = a + 1, I64(0)
