@@ -13,7 +13,13 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 # Compiled modules, all under infinicore/core (a `cimport` between mapped folders does not work).
-CYTHON_MODULES = ["infinicore.core.layout_cy", "infinicore.core.tensor_cy", "infinicore.core.launch_cy"]
+CYTHON_MODULES = [
+    "infinicore.core.layout_cy",
+    "infinicore.core.tensor_cy",
+    "infinicore.core.launch_cy",
+    "infinicore.core.node_cy",
+    "infinicore.core.record_cy",
+]
 
 FLAGS = ["-O3", "-g0"] if os.name == "posix" else []
 

@@ -5,7 +5,7 @@ import contextlib
 import infinicore
 
 from ..autograd import Function, no_grad
-from ..core.node import alias
+from ..core.node_cy import alias
 from ..core.tensor_cy import TensorBase
 from ..dispatch import contiguous_copy, empty, empty_beside
 from ..dtype import int64

@@ -9,7 +9,7 @@ import copy
 import warnings
 
 from ..core import launch
-from ..core.node import GRAD
+from ..core.node_cy import GRAD
 from ..core.tensor_cy import TensorBase
 from ..device import Device
 from ..dispatch import derive, functions

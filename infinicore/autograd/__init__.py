@@ -3,7 +3,7 @@
 from ..lazy import lazily
 
 _WHERE = {
-    ".core.node": ["Handle", "Node"],
+    ".core.node_cy": ["Handle", "Node"],
     "anomaly": [
         "detect_anomaly",
         "is_anomaly_check_nan_enabled",

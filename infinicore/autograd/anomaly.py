@@ -1,6 +1,6 @@
 """Finding the operation that makes a NaN."""
 
-from ..core.node import state
+from ..core.node_cy import state
 
 
 class detect_anomaly:

@@ -7,7 +7,7 @@ runs the function again, with the random state of the first time.
 import contextlib
 
 from ..core import launch
-from ..core.node import GRAD
+from ..core.node_cy import GRAD
 from ..dispatch import functions
 from ..dispatch import generator as random
 from .mode import enable_grad

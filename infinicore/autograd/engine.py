@@ -10,12 +10,13 @@ import sys
 
 from .. import dispatch, kernels
 from ..core import launch, node
-from ..core.node import GRAD, WATCH
+from ..core.node_cy import GRAD, WATCH
 from ..core.tensor_cy import TensorBase
 from ..dispatch import derive, functions
 from ..dtype import float32
 
 _F = derive.functions
+_add = dispatch.unwatched(kernels.OPS["add"])
 
 
 def _exclusive(t, alone):
@@ -189,9 +190,9 @@ class Backward:
         """Their sum, in place where nobody else uses one of the two."""
         if not self.create_graph and held.dtype is g.dtype:
             if held.contiguous_ and _exclusive(held, _ARGUMENT):
-                return dispatch.elementwise(_ADD, (held, g), held)
+                return _add(held, g, out=held)
             if owned and g.contiguous_:
-                return dispatch.elementwise(_ADD, (g, held), g)
+                return _add(g, held, out=g)
         return _F.add(held, g)
 
     def into(self, to):
@@ -269,7 +270,7 @@ class Backward:
             entry[2:] = g, owned or g is leaf.hooks.place
         elif g is not None:
             if entry[3] and not self.create_graph and entry[2].dtype is g.dtype:
-                dispatch.elementwise(_ADD, (entry[2], g), entry[2])
+                _add(entry[2], g, out=entry[2])
             else:
                 entry[2:] = _F.add(entry[2], g), not self.create_graph
         if not entry[1]:
@@ -297,13 +298,10 @@ class Backward:
         elif self.create_graph or id(held.storage) in self.seeds:  # others may still read a seed
             leaf.gradient = _F.add(held, g)
         else:
-            leaf.gradient = dispatch.elementwise(_ADD, (held, g), held)
+            leaf.gradient = _add(held, g, out=held)
         if hooks is not None:
             for hook in list(hooks.accumulated.values()):
                 hook(leaf)
-
-
-_ADD = kernels.OPS["add"]
 
 
 def key(x):

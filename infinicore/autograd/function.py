@@ -4,10 +4,10 @@ import functools
 from typing import NamedTuple
 
 from ..core import launch
-from ..core.node import GRAD, Node, Saved, alias, attach, edge
+from ..core.node_cy import GRAD, Node, Saved, alias, attach, edge, released
 from ..core.tensor_cy import TensorBase
 from ..dispatch import batching
-from ..dispatch.derive import functions, released, written
+from ..dispatch.derive import functions, written
 from ..dispatch.trees import map_tensors
 
 

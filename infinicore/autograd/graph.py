@@ -2,7 +2,7 @@
 
 import threading
 
-from ..core.node import Handle, Node, state
+from ..core.node_cy import Handle, Node, state
 from .saved import disable_saved_tensors_hooks, save_on_cpu, saved_tensors_hooks
 
 __all__ = [

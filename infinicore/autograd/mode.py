@@ -4,7 +4,7 @@ import functools
 import inspect
 
 from ..core import launch
-from ..core.node import GRAD, INFERENCE
+from ..core.node_cy import GRAD, INFERENCE
 
 
 class _Switch:

@@ -1,6 +1,6 @@
 """Hooks on the tensors that nodes keep for backward."""
 
-from ..core.node import state
+from ..core.node_cy import state
 
 
 class saved_tensors_hooks:

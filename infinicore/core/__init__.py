@@ -14,7 +14,7 @@ from .. import (
     kernels,  # noqa: F401 (it imports NumPy as it should be: `build/blas.py`)
 )
 
-MODULES = ("layout_cy", "tensor_cy", "launch_cy")
+MODULES = ("layout_cy", "tensor_cy", "launch_cy", "node_cy", "record_cy")
 _PYTHON_FILE = {"launch_cy": "launch_py"}  # function pointers cannot be called from pure Python mode
 
 config.check()
@@ -65,7 +65,7 @@ if _mode == "auto" and len({module.is_compiled() for module in _loaded}) == 2:
     for _name in MODULES:
         REASONS[_name] = "uncompiled: another module of the core has no extension"
     _loaded = [_load_python(name) for name in MODULES]
-layout, memory, launch = _loaded
+layout, memory, launch, node, record = _loaded
 
 
 def compiled():

@@ -9,7 +9,9 @@ from .elementwise import (
     elementwise,
     elementwise_kernel,
     known_launch,
+    learning,
     result_type,
+    unwatched,
 )
 from .tensors import (
     as_dtype,
@@ -45,6 +47,7 @@ __all__ = [
     "empty_beside",
     "from_array",
     "known_launch",
+    "learning",
     "mirror",
     "number_of",
     "one_device",
@@ -56,6 +59,7 @@ __all__ = [
     "set_tensor_class",
     "to_device",
     "transfer",
+    "unwatched",
     "view",
     "wrap",
     "writable",

@@ -11,7 +11,7 @@ import contextlib
 
 from ..core import launch as core_launch
 from ..core import layout
-from ..core.node import WATCH, alias
+from ..core.node_cy import WATCH, alias
 from ..core.tensor_cy import Storage, TensorBase
 from ..device import Device
 from . import derive

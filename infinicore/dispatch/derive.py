@@ -5,7 +5,6 @@ backward. The rule of an elementwise op is rendered into one kernel, as the op i
 are wanted, the same rule is called with tensors.
 """
 
-import builtins
 import functools
 import types
 
@@ -14,7 +13,8 @@ import numpy as np
 from .. import dispatch
 from ..core import launch as core_launch
 from ..core import layout, node
-from ..core.node import GRAD, Node, Saved, alias, attach, edge
+from ..core.node_cy import GRAD, Node, Saved, attach, edge, released
+from ..core.record_cy import ElementwiseCall, ElementwiseRecorder, needs_conjugates
 from ..core.tensor_cy import TensorBase
 from ..kernels.lang import scalar_math
 from ..kernels.ops import elementwise as _rules
@@ -345,10 +345,11 @@ def take_layout(x, t, name):
 
 
 @functools.cache
-def _gradient_op(op, name):
-    """The rule of an elementwise op for one input as an op of its own, which is rendered into a kernel."""
+def _gradient_function(op, name):
+    """The rule of an elementwise op for one input as a function, which is rendered into a kernel."""
     rule = op.gradients[name]
-    return Op(name=f"{op.name}_{name}_grad", family="elementwise", function=rule.function, dtypes=FLOATS)
+    own = Op(name=f"{op.name}_{name}_grad", family="elementwise", function=rule.function, dtypes=FLOATS)
+    return dispatch.unwatched(own)
 
 
 class _TensorMath:
@@ -383,10 +384,10 @@ def _on_tensors(function):
 functions.on_tensors = _on_tensors
 
 
-class ElementwiseNode(Node):
-    """A recorded elementwise call: `saved` maps names to what the rules need, `wanted` names the inputs in order."""
+class ElementwiseNode(ElementwiseCall):
+    """A recorded elementwise call, and its way back."""
 
-    __slots__ = ("op", "saved", "shapes", "wanted")
+    __slots__ = ()
 
     def backward(self, gradients, into):
         saved = self.saved
@@ -406,28 +407,12 @@ class ElementwiseNode(Node):
             elif turned or by_ops or values["g"].dtype.kind == "c":
                 result = _on_tensors(rule.function)(*[values[p] for p in rule.parameters])
             else:
-                result = dispatch.elementwise(_gradient_op(self.op, name), [values[p] for p in rule.parameters], None)
+                result = _gradient_function(self.op, name)(*[values[p] for p in rule.parameters])
             results.append(fit(functions.conj(result) if turned else result, shape, dtype))
         return results
 
     def release(self):
         self.saved = None
-
-
-def needs_conjugates(values):
-    """Whether rules for a holomorphic function must be turned into those of PyTorch's convention for complex ones.
-
-    A rule gives g f'(z), linear in g; the gradient of a real loss along the real and the imaginary part is
-    g conj(f'(z)), which is the conjugate of what the rule gives for conj(g). Where f' is real, both are the same.
-    `values` are what the rules may ask for, by name.
-    """
-    return any(_is_complex(x) for name, x in values.items() if name != "g" and name[:2] != "g_")
-
-
-def _is_complex(x):
-    if isinstance(x, TensorBase):
-        return x.dtype.kind == "c"
-    return (isinstance(x, (list, tuple)) and any(map(_is_complex, x))) or isinstance(x, (complex, np.complexfloating))
 
 
 @functools.cache
@@ -436,46 +421,9 @@ def _is_identity(function):
     return function.__code__.co_code == (lambda g: g).__code__.co_code
 
 
-def released(name):
-    """The error of a node that runs a second time."""
-    return ValueError(
-        f"`{name}` runs backward a second time, but what it saved was released: pass retain_graph=True the first time"
-    )
-
-
-@functools.cache
-def _asked_of(op, tracked):
-    """What calls of an elementwise op need whose inputs are so `tracked`: (number, name) of the inputs that want a
-    gradient and of those that their rules ask for, and whether these ask for the result; or None without such rules.
-    """
-    names = op.parameters
-    wanted = [(i, names[i]) for i, one in enumerate(tracked) if one]
-    rules = [op.gradients.get(name) for _, name in wanted]
-    if None in rules:
-        return None
-    needed = {name for rule in rules for name in rule.parameters}
-    return wanted, [(i, name) for i, name in enumerate(names) if name in needed], "out" in needed
-
-
-def record_elementwise(op, inputs, out):
-    """Give the result of an elementwise call, some of whose inputs are tracked, its place in the graph."""
-    if op.gradient is None or not out.dtype.differentiable:
-        return
-    asked = _asked_of(op, tuple([isinstance(x, TensorBase) and x.tracked for x in inputs]))
-    outputs = ((out.shape_, out.dtype),)
-    if asked is None:
-        return attach(out, Node(op.name, tuple([edge(x) for x in inputs if isinstance(x, TensorBase)]), outputs))
-    wanted, needed, of_result = asked
-    made = ElementwiseNode(op.name, tuple([edge(inputs[i]) for i, _ in wanted]), outputs)
-    made.op = op
-    made.wanted = [(name, inputs[i].shape_, inputs[i].dtype, inputs[i].device) for i, name in wanted]
-    saved = made.saved = {}
-    for i, name in needed:
-        x = inputs[i]
-        saved[name] = Saved(x) if isinstance(x, TensorBase) else x
-    attach(out, made)
-    if of_result:
-        saved["out"] = Saved(alias(out), made, 0)
+def elementwise_recorder(op):
+    """The function (inputs, result) that gives the result of an elementwise call its place in the graph."""
+    return ElementwiseRecorder(op, ElementwiseNode).record
 
 
 def fit(g, shape, dtype):
@@ -485,169 +433,3 @@ def fit(g, shape, dtype):
         dims = [*range(added), *(d + added for d, n in enumerate(shape) if n == 1 and g.shape_[d + added] != 1)]
         g = functions.sum(g, dims).reshape(shape)
     return g if g.dtype is dtype else functions.cast(g, dtype)
-
-
-# ---- every other op ------------------------------------------------------------------------------
-
-
-class _Need:
-    """What calls of a row that want the gradients of certain inputs have in common."""
-
-    __slots__ = ("into", "names", "outputs", "rules", "saved", "several")
-
-    def __init__(self, op, names):
-        self.names, self.rules, self.saved = frozenset(names), [], ()
-        for name in names:
-            rule = op.gradients.get(name)
-            if rule is None:
-                self.rules = None
-                return
-            if rule not in self.rules:
-                self.rules.append(rule)
-        asked = {p for rule in self.rules for p in rule.parameters}
-        of_results = {"g_" + name for name in op.outputs}
-        self.several, self.into = bool(asked & of_results), "into" in asked
-        self.outputs = [(i, name) for i, name in enumerate(op.outputs) if name in asked]
-        self.saved = tuple(asked - of_results - {"f", "g", "need", "create_graph", "into", *op.outputs})
-
-
-class OpNode(Node):
-    """A recorded call of a row: `saved` maps names to what the rules need, `slots` has the input of each edge."""
-
-    __slots__ = ("need", "op", "saved", "slots")
-
-    def backward(self, gradients, into):
-        saved, need = self.saved, self.need
-        if saved is None:
-            raise released(self.called)
-        values = {k: v.get(self.called) if type(v) is Saved else _get(v, self.called) for k, v in saved.items()}
-        values["g"], values["f"], values["need"] = gradients[0], functions, need.names
-        values["create_graph"] = bool(core_launch.mode() & GRAD)
-        if need.several:
-            values.update(zip(["g_" + name for name in self.op.outputs], gradients))
-        offered = {}
-        turned = self.op.gradient != "convention" and _any_complex(gradients) and needs_conjugates(values)
-        if turned:
-            values.update({k: _conjugate(x) for k, x in values.items() if k == "g" or k[:2] == "g_"})
-        if need.into:
-            values["into"] = (lambda name: None) if turned else self._place(into, offered)
-        found = {}
-        for rule in need.rules:
-            result = rule.function(*[values[p] for p in rule.parameters])
-            result = result if len(rule.names) > 1 else (result,)
-            found.update(zip(rule.names, [_conjugate(x) for x in result] if turned else result))
-        results = []
-        for name, position, shape, dtype in self.slots:
-            g = found.get(name)
-            if position is not None and g is not None:
-                g = g[position]
-            # float32, where what the gradient goes to is wider than the input, stays so
-            if g is not None and not (name in offered and g is offered[name]):
-                g = _checked(self.called, name, g, shape, dtype)
-            results.append(g)
-        return results
-
-    def _place(self, into, offered):
-        """The rules' `into`; it notes in `offered` what memory they were given."""
-        edges = {slot[0]: to for slot, to in zip(self.slots, self.edges)}
-
-        def place(name):
-            found = into(edges.get(name))
-            if found is not None:
-                offered[name] = found[0]
-            return found
-
-        return place
-
-    def release(self):
-        self.saved = None
-
-
-def _checked(op, name, g, shape, dtype):
-    """A gradient in the dtype of its input; a rule that gives another shape is wrong."""
-    if g.shape_ != shape:
-        raise ValueError(f"the derivative of `{op}` gave shape {g.shape_} for `{name}` of shape {shape}")
-    return g if g.dtype is dtype else functions.cast(g, dtype)
-
-
-def _any_complex(gradients):
-    return any([g is not None and g.dtype.kind == "c" for g in gradients])
-
-
-def _conjugate(g):
-    """A gradient, or several in a list, conjugated."""
-    if isinstance(g, list):
-        return [_conjugate(x) for x in g]
-    return g if g is None or g.dtype.kind != "c" else functions.conj(g)
-
-
-def _get(value, name):
-    if type(value) is Saved:
-        return value.get(name)
-    if type(value) is builtins.list:
-        return [_get(v, name) for v in value]
-    return value
-
-
-def _saved_list(values):
-    """A list or tuple to keep: a list of its tensors, kept as such, or itself if it has none."""
-    if not any(isinstance(v, TensorBase) for v in values):
-        return values
-    return [Saved(v) if isinstance(v, TensorBase) else v for v in values]
-
-
-class Recorder:
-    """Records calls of one row."""
-
-    def __init__(self, op):
-        self.op, self.names, self.defaults = op, op.parameters, op.defaults
-        self.needs = {}  # names of inputs that want a gradient -> _Need
-
-    def record(self, kept, args, kwargs, result):
-        """Give the results of a call their place in the graph; `kept` is what its paragraph saved."""
-        op = self.op
-        if op.gradient is None:
-            return
-        values = dict(zip(self.names, args))
-        if kwargs:
-            values.update(kwargs)
-        slots, edges = [], []
-        for name, x in values.items():
-            if isinstance(x, TensorBase):
-                if x.tracked:
-                    slots.append((name, None, x.shape_, x.dtype))
-                    edges.append(edge(x))
-            elif type(x) is builtins.list or type(x) is tuple:
-                for i, v in enumerate(x):
-                    if isinstance(v, TensorBase) and v.tracked:
-                        slots.append((name, i, v.shape_, v.dtype))
-                        edges.append(edge(v))
-        key = tuple([slot[0] for slot in slots])
-        need = self.needs.get(key)
-        if need is None:
-            need = self.needs[key] = _Need(op, key)
-        results = result if type(result) is tuple else (result,)
-        outputs = [(y.shape_, y.dtype) for y in results]
-        if need.rules is None:
-            made = Node(op.name, edges, outputs)
-        else:
-            made = OpNode(op.name, edges, outputs)
-            made.op, made.need, made.slots = op, need, slots
-            if kept:
-                values.update(kept)
-            made.saved = saved = {}
-            for name in need.saved:
-                value = values.get(name, values)  # `values`: it is not there
-                if isinstance(value, TensorBase):
-                    saved[name] = Saved(value)
-                elif value is not values:
-                    saved[name] = _saved_list(value) if isinstance(value, (list, tuple)) else value
-                elif name in self.defaults:
-                    saved[name] = self.defaults[name]
-            for i, name in need.outputs:
-                if i < len(results):
-                    floating = results[i].dtype.differentiable
-                    saved[name] = Saved(alias(results[i]), made if floating else None, i)
-        for i, y in enumerate(results):
-            if y.dtype.differentiable:
-                attach(y, made, i)

@@ -12,7 +12,8 @@ import typing
 
 from .. import dispatch, kernels
 from ..core import launch as core_launch
-from ..core.node import GRAD, WATCH
+from ..core.node_cy import GRAD, WATCH
+from ..core.record_cy import Recorder
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import bool_
@@ -109,12 +110,13 @@ def watched_node(made, gradients, into):
 
 def make_elementwise(op):
     """The public function of an elementwise op."""
+    record = derive.elementwise_recorder(op)
 
     def recorded(inputs, out, result=None):
         y = dispatch.elementwise(op, inputs, out, result)
         if core_launch.mode() & GRAD and core_launch.tracked(inputs):
             _refuse_out(op, out)
-            derive.record_elementwise(op, inputs, y)
+            record(inputs, y)
         return y
 
     if op.result == "given":
@@ -135,7 +137,7 @@ def make_elementwise(op):
                 y = function(*inputs)
             finally:
                 core_launch.set_mode(mode)
-            derive.record_elementwise(op, inputs, y)
+            record(inputs, y)
             return y
         y = recorded(inputs, out)
         key = getattr(inputs[0], "dtype", None)
@@ -144,16 +146,11 @@ def make_elementwise(op):
         return y
 
     def learn(inputs, out):
-        y = slow(inputs, out)
         if inputs[-1] is None or (op.kind_forms and _form_of(op, inputs) is not None):
-            return y
-        launched = dispatch.known_launch(op, inputs, out, y)
-        if launched is not None:
-            core_launch.know(
-                op.known, inputs, () if out is None else ("out",), y, [launched[0]], 0, numbers=launched[1]
-            )
-        return y
+            return slow(inputs, out)
+        return learnt(inputs, out)
 
+    learnt = dispatch.learning(op, slow)
     count, defaults = len(op.parameters), tuple(op.defaults.values())
     if not defaults and count < 3:
         if count == 1:
@@ -395,7 +392,7 @@ def make_function(op):
     if op.family != "kernel":
         return _MAKERS[op.family](op)
     paragraph, outputs = op.function, op.outputs
-    record, names, typed = derive.Recorder(op).record, other_names(op), bool(typed_options(op))
+    record, names, typed = Recorder(op, derive.functions).record, other_names(op), bool(typed_options(op))
     others = names.keys()
     signature = inspect.signature(paragraph)
     named = list(signature.parameters.values())[1:]

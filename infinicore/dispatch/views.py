@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 from .. import dispatch
 from ..core import launch, layout
-from ..core.node import GRAD, Node, attach, edge
+from ..core.node_cy import GRAD, Node, attach, edge
 from ..core.tensor_cy import TensorBase
 from . import derive
 from .names import by_own_names, other_names

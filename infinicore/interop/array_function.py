@@ -8,7 +8,7 @@ import inspect
 import numpy as np
 
 from ..core import launch as core_launch
-from ..core.node import GRAD
+from ..core.node_cy import GRAD
 from ..core.tensor_cy import TensorBase
 from ..dispatch.functions import FUNCTIONS as f
 from .numpy import operand, to_numpy

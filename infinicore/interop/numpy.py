@@ -6,7 +6,7 @@ import numpy as np
 
 from .. import dispatch, kernels
 from ..core import launch as core_launch
-from ..core.node import GRAD
+from ..core.node_cy import GRAD
 from ..core.tensor_cy import TensorBase
 from ..device import CPU, usable
 from ..dispatch.functions import FUNCTIONS

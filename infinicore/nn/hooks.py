@@ -7,7 +7,7 @@ import functools
 from collections import OrderedDict
 
 from ..autograd import Function
-from ..core.node import Handle
+from ..core.node_cy import Handle
 from ..tensor.creation import zeros_like
 from ..tensor.tensor import Tensor
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 
 from ..autograd import enable_grad
-from ..core.node import Handle
+from ..core.node_cy import Handle
 from ..device import CPU
 from ..dispatch import empty
 from ..dtype import float32

@@ -6,7 +6,7 @@ import weakref
 
 from .. import autograd, dispatch
 from ..core import launch, node
-from ..core.node import GRAD, WATCH, Handle, TensorHooks, alias
+from ..core.node_cy import GRAD, WATCH, Handle, TensorHooks, alias
 from ..core.tensor_cy import TensorBase
 from .formats import strided
 

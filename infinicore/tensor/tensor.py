@@ -11,7 +11,7 @@ import numpy as np
 from .. import dispatch, interop, kernels
 from ..core import launch as core_launch
 from ..core import layout
-from ..core.node import WATCH
+from ..core.node_cy import WATCH
 from ..core.tensor_cy import TensorBase
 from ..device import CPU, Device, gpu, named, usable
 from ..dispatch import derive
