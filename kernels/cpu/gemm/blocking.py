@@ -65,7 +65,7 @@ _PART_ROWS = 4096  # of a tile, where its partial sums need memory of their own
 PARALLEL_WORK = 1 << 20  # multiply-adds x 2 of float32 that take some 10 us: worth a thread
 
 # From so many threads on, and so much work for each, A is packed once for all of them (`shared_blocks`).
-LEAST_SHARING, _SHARED_WORK = 4, 8 * PARALLEL_WORK
+LEAST_SHARING, _SHARED_WORK = 4, 4 * PARALLEL_WORK
 _SHARED_TILES = 8  # for each thread, if tiles do not get too small
 # Rows of a block, where pieces of k have full length: fewer pack B too often (half as many do not, where products take
 # longer: by vectors, and of a k that is cut), more fill a cache.
