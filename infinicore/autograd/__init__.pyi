@@ -1,7 +1,7 @@
 # Written by `python -m infinicore.reference`; do not edit.
 
-from ..core.node import Handle as Handle
-from ..core.node import Node as Node
+from ..core.node_cy import Handle as Handle
+from ..core.node_cy import Node as Node
 from .anomaly import detect_anomaly as detect_anomaly
 from .anomaly import is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled
 from .anomaly import is_anomaly_enabled as is_anomaly_enabled
