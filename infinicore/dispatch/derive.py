@@ -118,6 +118,16 @@ class WrittenNode(Node):
         return functions.where(keep, g, 0.0), new.reshape(part.shape_)
 
 
+class OverwrittenNode(Node):
+    """A tensor that was overwritten as a whole: zeros for what it was made of before, as in PyTorch."""
+
+    __slots__ = ()
+
+    def backward(self, gradients, into):
+        g = gradients[0]
+        return blank(g.shape_, g), None if self.edges[1] is None else g
+
+
 class MovedNode(Node):
     """A copy on another device: its gradient goes back to the device `source`."""
 
@@ -283,8 +293,12 @@ def write(x, source, name):
             f"`{name}` into the parts of a {base.dtype} tensor records no gradients: make a new one with `complex`"
         )
     if base is None:
+        old = edge(x)
         dispatch.copy_into(x, source)
-        x.node, x.output, x.tracked = source.node, source.output, source.tracked
+        if old is not None and (name == "copy_" or new is None):  # others are made of what x was before
+            attach(x, OverwrittenNode(name, (old, new), ((x.shape_, x.dtype),)))
+        else:
+            x.node, x.output, x.tracked = source.node, source.output, source.tracked
         _keep_retained(x, *before)
         return
     dispatch.copy_into(x, source)

@@ -97,6 +97,12 @@ def _zeroed(x):
     return y * x
 
 
+def _filled(x):
+    y = x * 3
+    y.fill_(2.0)
+    return y * x
+
+
 def _permuted_base(x, v):
     y = x.T * 2  # lies in memory as x does
     y[1] = v * v
@@ -113,6 +119,7 @@ IN_PLACE = {
     "base without graph": (_base_without_graph, (3, 4)),
     "copied": (_copied, (3, 4), (4,)),
     "zeroed": (_zeroed, (3, 4)),
+    "filled": (_filled, (3, 4)),
 }
 
 
@@ -125,6 +132,29 @@ def test_in_place(name):
     rng = np.random.default_rng(2)
     inputs = [ic.from_numpy(rng.standard_normal(shape)).requires_grad_() for shape in shapes]
     assert autograd.gradcheck(function, inputs) and autograd.gradgradcheck(function, inputs)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda y: y.fill_(2.0),
+        lambda y: y.zero_(),
+        lambda y: y.copy_(ic.ones(3)),
+        lambda y: y.copy_(ic.ones(3).requires_grad_() * 2),
+        lambda y: y.gt_(1.0),
+        lambda y: y.logical_not_(),
+        lambda y: y.uniform_(),
+    ],
+    ids=["fill", "zero", "copy", "copy of a result", "gt", "logical_not", "uniform"],
+)
+def test_what_is_overwritten_gets_zeros(write):
+    x = ic.ones(3).requires_grad_()
+    y = x * 2
+    y.retain_grad()
+    write(y)
+    assert y.requires_grad and not y.is_leaf
+    y.sum().backward()
+    assert x.grad.tolist() == [0, 0, 0] and y.grad.tolist() == [1, 1, 1]
 
 
 def test_a_leaf_is_not_overwritten():
