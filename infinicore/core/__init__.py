@@ -34,6 +34,10 @@ def _load_python(name):
     return module
 
 
+def _is_compiled(module):
+    return module.__file__.endswith((".so", ".pyd"))
+
+
 def _load(name):
     if _mode == "off":
         REASONS[name] = "uncompiled: INFINICORE_CEXT=off"
@@ -47,7 +51,7 @@ def _load(name):
     except ImportError as error:
         module = None
         REASONS[name] = f"uncompiled: the extension does not load ({error})"
-    if module is not None and module.is_compiled():
+    if module is not None and _is_compiled(module):
         REASONS[name] = "compiled"
         return module
     REASONS.setdefault(name, "uncompiled: no extension was built (no C compiler, or INFINICORE_CEXT=off)")
@@ -61,13 +65,13 @@ def _load(name):
 
 # All or nothing: compiled modules call each other through C types.
 _loaded = [_load(name) for name in MODULES]
-if _mode == "auto" and len({module.is_compiled() for module in _loaded}) == 2:
+if _mode == "auto" and len(set(map(_is_compiled, _loaded))) == 2:
     for _name in MODULES:
         REASONS[_name] = "uncompiled: another module of the core has no extension"
     _loaded = [_load_python(name) for name in MODULES]
-layout, memory, launch, node, record = _loaded
+layout, memory, launch, node, *_ = _loaded
 
 
 def compiled():
     """Whether the core runs compiled."""
-    return all(module.is_compiled() for module in _loaded)
+    return all(map(_is_compiled, _loaded))

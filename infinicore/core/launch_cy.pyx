@@ -64,11 +64,6 @@ cdef enum:
 GRAIN_ELEMENTS = -GRAIN  # below 0: see `_parts`
 
 
-def is_compiled():
-    """Whether this module runs as compiled code."""
-    return True
-
-
 def configure(policy, type tensor, device, dtype):
     """Name the thread policy (`driver`, `set_team`), the classes of tensors and dtypes, and the default device."""
     global _policy, _tensor, _cpu, _dtype_class

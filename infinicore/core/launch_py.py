@@ -33,11 +33,6 @@ _thread = _Thread()
 _functions = {}  # address -> ctypes function
 
 
-def is_compiled():
-    """Whether this module runs as compiled code."""
-    return False
-
-
 def configure(policy, tensor, device, dtype):
     """Name the thread policy (`driver`, `set_team`), the classes of tensors and dtypes, and the default device."""
     _state["policy"] = policy

@@ -6,11 +6,6 @@ Pure functions; nothing here touches memory. `layout_cy.pxd` types them for the 
 import operator
 
 
-def is_compiled():
-    """Whether this module runs as compiled code."""
-    return __file__.endswith((".so", ".pyd"))
-
-
 def count(shape):
     """Number of elements."""
     n = 1

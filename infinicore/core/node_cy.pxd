@@ -1,5 +1,3 @@
-cimport cython
-
 from infinicore.core.tensor_cy cimport TensorBase as Operand
 
 cdef class Node:
@@ -20,8 +18,6 @@ cdef class Saved:
     cdef public object value
     cdef public long long version
 
-@cython.locals(t=Operand)
-cpdef edge(x)
+cpdef edge(Operand x)
 
-@cython.locals(t=Operand)
-cpdef attach(x, node, Py_ssize_t output=*)
+cpdef attach(Operand x, node, Py_ssize_t output=*)

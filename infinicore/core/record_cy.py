@@ -1,21 +1,14 @@
+# cython: nonecheck=True
 """Recorded calls: what is kept of a call of an op, and its way back.
 
-Plain Python; `record_cy.pxd` turns the classes into C structs in the compiled life.
+Plain Python; `record_cy.pxd` turns the classes into C structs in the compiled life, and says that `t` is a tensor.
 """
-
-import builtins
 
 import numpy as np
 
 from . import launch_cy as launch
 from .node_cy import GRAD, Node, Saved, alias, attach, edge, released
 from .tensor_cy import TensorBase
-
-
-def is_compiled():
-    """Whether this module runs as compiled code."""
-    return __file__.endswith((".so", ".pyd"))
-
 
 # ---- complex numbers -----------------------------------------------------------------------------
 
@@ -193,7 +186,7 @@ def _get(value, name):
     """What was kept, as it was given; `name` is the op's."""
     if type(value) is Saved:
         return value.get(name)
-    if type(value) is builtins.list:
+    if type(value) is list:
         return [_get(v, name) for v in value]
     return value
 
@@ -230,7 +223,7 @@ class Recorder:
                     wanted.append(name)
                     slots.append((name, None, t.shape_, t.dtype))
                     edges.append(edge(t))
-            elif type(x) is builtins.list or type(x) is tuple:
+            elif type(x) is list or type(x) is tuple:
                 for i, v in enumerate(x):
                     if isinstance(v, TensorBase) and v.tracked:
                         wanted.append(name)

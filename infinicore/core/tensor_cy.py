@@ -13,11 +13,6 @@ HUGE_PAGE = 2 << 20  # blocks of at least two of these are mapped on huge-page b
 _POOL_LIMIT = 128 << 20  # bytes that the pool keeps for reuse, or half of the most that was in use
 
 
-def is_compiled():
-    """Whether this module runs as compiled code."""
-    return __file__.endswith((".so", ".pyd"))
-
-
 class Block:
     """A piece of memory: address, size, the Python object that owns it, and the arena that it belongs to, if any."""
 
@@ -344,10 +339,8 @@ def _take_turns():
     globals().update(take_block=in_turn(take_block), give_block=give_later, trim=in_turn(trim))
 
 
-if not is_compiled():
+if not __file__.endswith((".so", ".pyd")):  # compiled, the GIL takes turns, and these are fields of the C struct
     _take_turns()
-
-if not is_compiled():  # compiled, these are fields of the C struct
     for _name, _value in (("tracked", False), ("output", 0)):
         setattr(TensorBase, _name, _value)
     for _name in ("gradient", "node", "base", "hooks"):

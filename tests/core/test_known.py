@@ -5,10 +5,9 @@ import pytest
 from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore import autograd
-from infinicore.core import launch
+from infinicore import autograd, core
 
-compiled = pytest.mark.skipif(not launch.is_compiled(), reason="the core in Python knows no calls")
+compiled = pytest.mark.skipif(not core.compiled(), reason="the core in Python knows no calls")
 
 
 def array(rng, *shape):

@@ -7,9 +7,9 @@ import pytest
 from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore.core import launch
+from infinicore import core
 
-compiled = pytest.mark.skipif(not launch.is_compiled(), reason="the core in Python knows no calls")
+compiled = pytest.mark.skipif(not core.compiled(), reason="the core in Python knows no calls")
 
 
 @pytest.fixture
