@@ -51,12 +51,20 @@ def places_of(head, matrix, slabs, k, rows, whole):
 
 
 @jit.inline
-def new_ring(barriers, stages, warps):
-    """One thread makes the barriers of a ring that so many warps read."""
+def lanes_of(at):
+    """How many lanes of a warp say that a step of an operand at this address is there: one where the copy engine brings
+    it, all where they copy it themselves.
+    """
+    return WARP if at & 15 != 0 else 1
+
+
+@jit.inline
+def new_ring(barriers, stages, warps, w, x):
+    """One thread makes the barriers of a ring that so many warps read, of a matrix and x at these addresses."""
     for i in range(stages):
-        barrier_new(barriers + APART * i, 1)
-        barrier_new(barriers + APART * i + X, 1)
-        barrier_new(barriers + APART * i + FREE, warps)
+        barrier_new(barriers + APART * i, lanes_of(w))
+        barrier_new(barriers + APART * i + X, lanes_of(x))
+        barrier_new(barriers + APART * i + FREE, warps * lanes_of(w | x))
     fence_barriers()
 
 
@@ -76,30 +84,26 @@ def following(stage, phase, stages):
 
 
 @jit.inline
-def free(stage_barriers):
-    """A warp needs a stage no more."""
+def free(stage_barriers, operands):
+    """A warp needs a stage no more, of operands at addresses that are together these bits (`lanes_of`)."""
     warp_barrier()
-    if thread() % WARP == 0:
+    if thread() % WARP < lanes_of(operands):
         barrier_arrive(stage_barriers + FREE)
 
 
 @jit.inline
-def carry(to, x, first, count, rows, stride, start, slabs, k):
-    """A warp copies what the copy engine would, wherever it lies: `count` rows of x, `slabs` times 64 of k; else 0."""
+def carry(there, to, x, first, count, rows, stride, start, slabs, k):
+    """A warp copies what the copy engine would, wherever it lies: `count` rows of x, `slabs` times 64 of k; else 0.
+
+    Each lane says at the barrier `there` that its part is there.
+    """
     for i in range(thread() % WARP, count * slabs * 8, WARP):
         line, at = i >> 3, start + 8 * (i & 7)
         slab = ratio(line, count)
         row, at = first + line - slab * count, at + 64 * slab
         v = words(vload_first(ptr(x, U16), row * stride + at, 8, k - at if row < rows else 0))
         store_16(to + line * 128 + (((i ^ line) & 7) << 4), lane(v, 0), lane(v, 1), lane(v, 2), lane(v, 3))
-
-
-@jit.inline
-def tell(there):
-    """What a warp has copied is there."""
-    warp_barrier()
-    if thread() % WARP == 0:
-        barrier_arrive(there)
+    barrier_arrive(there)
 
 
 @jit.inline
@@ -113,8 +117,7 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
     wait_for_others()
     if whole != 0:
         if x & 15 != 0:
-            carry(to, x, 0, lines, tokens, stride, 0, k >> 6, k)
-            tell(barriers + X)
+            carry(barriers + X, to, x, 0, lines, tokens, stride, 0, k >> 6, k)
         elif first_lane:
             barrier_expect(barriers + X, 2 * k * lines)
             copy_tile(to, tensor, 0, 0, 0, 0, barriers + X)
@@ -124,8 +127,7 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
             here, place = stage_of(barriers, to, stage_bytes, stage)
             barrier_wait(here + FREE, phase)
             if x & 15 != 0:
-                carry(place, x, 0, lines, tokens, stride, start, slabs, k)
-                tell(here + X)
+                carry(here + X, place, x, 0, lines, tokens, stride, start, slabs, k)
             elif first_lane:
                 barrier_expect(here + X, slabs * 128 * lines)
                 copy_tile(place, tensor, 0, 0, start >> 6, 0, here + X)
@@ -151,8 +153,14 @@ def let_pass(barriers, begun, stages, most):
 
 
 @jit.inline
+def sums_at():
+    """The shared address where they lie."""
+    return dynamic_shared() + STREAM_BARRIERS
+
+
+@jit.inline
 def sums_memory():
-    """Where they lie: for each of STREAM_WARPS warps rows of x, of a number for each row of the matrix and 4 more."""
+    """The same: for each of STREAM_WARPS warps rows of x, of a number for each row of the matrix and 4 more."""
     return ptr(dynamic_memory() + STREAM_BARRIERS, F32)
 
 

@@ -45,7 +45,6 @@ from ..ring import (
     say_when_others_end,
     stage_of,
     sums_memory,
-    tell,
     total_of,
 )
 from .rows import finish
@@ -184,6 +183,11 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
     head = stream_head(tokens, bands)
 
     @jit.inline
+    def operands(args):
+        """The addresses of w and x; multiples of 16 bytes stand for those of a lean kernel."""
+        return (0, 0) if lean else (load(args, STREAM.map_w), load(args, STREAM.map_x))
+
+    @jit.inline
     def bring_matrix(args, barriers, ring, stage_bytes, hi):
         """What one warp does: it brings the rows of the matrix, step by step."""
         k, stages, share, slabs = (
@@ -197,8 +201,7 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
                 here, to = stage_of(barriers, ring, stage_bytes, stage)
                 barrier_wait(here + FREE, phase)
                 if not lean and w & 15 != 0:
-                    carry(to, w, item * share, share, rows, load(args, STREAM.w_stride), start, slabs, k)
-                    tell(here)
+                    carry(here, to, w, item * share, share, rows, load(args, STREAM.w_stride), start, slabs, k)
                 elif first_lane:
                     let_pass(barriers, begun, stages, load(args, STREAM.ahead))
                     bring(here, to, map_w, item, share, start >> 6, slabs, load(args, STREAM.half))
@@ -229,6 +232,7 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
         own, within = memory + warp * tokens * lined, row * 128 + ((piece ^ row) << 4)
         upper, lower = min(row, count - 1), min(row + 8, count - 1)
         whole, item, code, k_told, last_k = lean or load(args, STREAM.whole) != 0, block(), 0, 0, 0
+        w, x = operands(args)
         wait_for_others()
         if make is not None:
             code = make(args, STREAM.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES, SIZE)
@@ -253,7 +257,7 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
                         x_at + (line + upper) * 128 + ((piece ^ (line + upper & 7)) << 4),
                         x_at + (line + lower) * 128 + ((piece ^ (line + lower & 7)) << 4), bands, tokens > 8, T,
                     )  # fmt: skip
-                free(here)
+                free(here, w | x)
                 stage, phase = following(stage, phase, stages)
                 start += slabs
             keep(own, t * lined + row, 4 * lined, 8, sums[0])
@@ -290,7 +294,8 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
         barriers, x_whole, ring, stage_bytes = places_of(head, matrix, slabs, k, count, whole)
         warp, code = thread() // WARP, 0
         if thread() == 0:
-            new_ring(barriers, stages, WARPS)
+            w, x = operands(args)
+            new_ring(barriers, stages, WARPS, w, x)
         barrier()
         if warp == WARPS:
             bring_matrix(args, barriers, ring, stage_bytes, hi)

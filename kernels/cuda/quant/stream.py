@@ -3,8 +3,7 @@
 A block has some panels of 16 rows of a weight at a time for all of k, so that it reads x once for all of them. Two of
 its warps let the copy engine bring them, as they lie, and x, to a ring in shared memory (`cuda/ring.py`); the others
 take units of 32 of k in turn. x becomes integers (`digits.py`), and scales are multiplied with the sums of a unit.
-`cpu/quant/panels.py` says how weights lie. What brings weights and what follows the sums are also those of more rows
-(`floats.py`).
+`cpu/quant/panels.py` says how weights lie. What brings weights is also that of more rows (`floats.py`).
 """
 
 from numba import types
@@ -142,10 +141,10 @@ def ask_for_scales(args, item, second, gating, F):
         ask_for(scales_at(args, number, (within * share + thread()) * LANES, F))
 
 
-def finisher(tokens, lined, parts, members, gating, behind=0, by_digits=False):
+def finisher(lined, gating, behind):
     """The function that adds up the sums of warps, four rows of the weight for a thread at a time, and what follows.
 
-    So many `parts` have sums of all rows of an item with so many rows of x, `lined` floats from one to the next; a gate
+    PARTS warps have sums of all rows of an item, of a row of x `lined` floats behind those of the one before; a gate
     begins `behind` words behind the block.
     """
 
@@ -156,15 +155,14 @@ def finisher(tokens, lined, parts, members, gating, behind=0, by_digits=False):
         columns, first = load(args, BLOCK.columns0 + number), within * share
         column = first + (0 if number == 0 else load(args, BLOCK.column1 - 1 + number))
         quads = min(share, columns - first) + 3 >> 2
-        for i in range(thread(), quads * count, members):
+        for i in range(thread(), quads * count, MEMBERS):
             token = ratio(i, quads)
             at = 4 * (i - token * quads)
             left, place = columns - first - at, token * load(args, BLOCK.y_stride)
             total = fill(0.0, F32, 4)
-            for part in range(parts):
-                total = total + vload_aligned(memory, (part * tokens + token) * lined + at, 4)
-            if by_digits:
-                total = digits.undone(total, powers[0] if token == 0 else powers[1])
+            for part in range(PARTS):
+                total = total + vload_aligned(memory, (part * DIGIT_ROWS + token) * lined + at, 4)
+            total = digits.undone(total, powers[0] if token == 0 else powers[1])
             if is_flat(F):
                 total = total * vload_aligned(ptr(scales_at(args, number, first + at, F), F32), at % LANES, 4)
             if load(args, BLOCK.bias) != 0:
@@ -219,7 +217,7 @@ def _product(bands, make=None, gating=False):
     """
     lined, head, times = LANES * bands + 4, stream_head(DIGIT_ROWS, bands), times_of(bands)
     behind = 0 if make is None else ADD_RMS.WIDTH
-    finish = finisher(DIGIT_ROWS, lined, PARTS, MEMBERS, gating, behind, by_digits=True)
+    finish = finisher(lined, gating, behind)
 
     @jit.inline
     def one(sums, band, at, x, more, unit, shift, F, T):
@@ -254,9 +252,15 @@ def _product(bands, make=None, gating=False):
     keep_all, join = each(kept, bands), each(added, bands)
 
     @jit.inline
+    def begin_of_x(args):
+        """The address of x; 0 where it is made here."""
+        return load(args, BLOCK.map_x) if make is None else 0
+
+    @jit.inline
     def multiply(args, barriers, places, ring, stage_bytes, memory, hi, slabs, params, F, T, HOW, PIECES, GATE):
         """What the other warps do; `places` are those of x and of its digits."""
         x, x_digits = places
+        x_begin = begin_of_x(args)
         k, stages, share, count, shift = (
             load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share), load(args, BLOCK.tokens),
             load(args, BLOCK.shift),
@@ -285,7 +289,7 @@ def _product(bands, make=None, gating=False):
                         own_x = x_digits + (2 * start + unit) * count * digits.ROW_BYTES + own_column
                         words = load_shared(own_x, U32, 2, 1, 0)
                         sums = every(sums, at, words, digits.prepared(words, F), unit, shift, F, T)
-                free(here)
+                free(here, x_begin)
                 stage, phase = following(stage, phase, stages)
                 start += slabs
             if warp >= PARTS:
@@ -306,7 +310,7 @@ def _product(bands, make=None, gating=False):
         barriers, x, x_digits, stage_bytes = places_of(head, matrix, SLABS, k, count, True)
         memory, ring = sums_memory(), x_digits + digits.bytes_of(count, k)
         if thread() == 0:
-            new_ring(barriers, stages, PACKED_WARPS)
+            new_ring(barriers, stages, PACKED_WARPS, 0, begin_of_x(args))
         barrier()
         if warp == PACKED_WARPS:
             bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F, gating)
