@@ -16,6 +16,8 @@ EXTREMES = Block("x values indices | size columns")  # running ones along a dim 
 SORT = Block("x values? indices workspace? | stride rows size wanted slots=1 room=0 infinity mask digits")
 # Of each sorted row of `size` elements, and where they were, the ones with `count` ranks, or with the same one of all.
 PICK = Block("ordered order ranks? values indices | size count infinity=0 rank=0")
+# The same of rows that are not sorted, of keys of so many `bits`. A slot has `room` bytes of the workspace.
+RANKED = Block("x ranks? values indices workspace | stride rows size count slots room bits infinity=0 rank=0")
 # Of sorted rows, and where their elements were, the most frequent one; rows in `parts` of `part` elements, and the best
 # of each part as a word.
 MODES = Block("ordered order values indices best? | size rows parts=1 part=0")

@@ -3,7 +3,7 @@
 from math import prod
 
 from ...blocks.norm import VARIANCE
-from ...blocks.reduce import EXTREMES, FOLD, MODES, PICK, POSITION, SAMPLE, SCAN, SORT
+from ...blocks.reduce import EXTREMES, FOLD, MODES, PICK, POSITION, RANKED, SAMPLE, SCAN, SORT
 from ...build.load import kernel, rendered, sized_kernel
 from ...plan import Plan, launch
 from ...problems.array import Copy
@@ -16,6 +16,7 @@ _CHUNK = 65536  # elements of a slice of a long reduction: 3 us
 _WHOLE = 1 << 62  # "not in chunks"
 _SCAN = 16384  # elements of a slice of a scan: 20 us
 _SORT = 8192  # elements from which rows to sort go to several threads: 50 us
+_RANKED, _LONG = 32, 1 << 16  # lengths of rows from which on a rank or two are found without a sort, and several
 _TOPK = 65536  # elements of a slice of `topk`: 15 us
 _SAMPLE = 65536  # logits from which rows go to several threads: 20 us of sampling
 _INFINITY = {"float64": 0x7FF0000000000000, "float32": 0x7F800000, "float16": 0x7C00, "bfloat16": 0x7F80}
@@ -226,8 +227,19 @@ def sort(problem, threads):
 
 
 def select(problem, threads):
-    """All elements sorted, then those that are asked for."""
+    """A few elements of long rows digit by digit; of others all sorted, then those that are asked for."""
     p, size = problem, _bytes(problem.dtype)
+    if _RANKED <= p.size < 1 << 31 and p.count <= (12 if p.size >= _LONG else 2):
+        types, numbers = sort_keys(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, False))
+        at, ranks = rank_of(p)
+        items = p.rows * p.count
+        slots = max(1, min(threads, items)) if items * p.size >= _SORT else 1
+        room = -(-(8 + size) * (p.size + 1) // 64) * 64
+        one = launch(
+            kernel("reduce.select.ranked", **types), RANKED, slots, 1, at, stride=p.stride, rows=p.rows, size=p.size,
+            count=p.count, slots=slots, room=room, bits=8 * size, infinity=numbers["infinity"], **ranks,
+        )  # fmt: skip
+        return Plan((one,), (("workspace", slots * room),))
     return picked(p, sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True), threads), size)
 
 
