@@ -23,10 +23,10 @@ from ..lang.ptx import (
     block,
     blocks,
     copy_tile,
-    dynamic_memory,
     dynamic_shared,
     fence_barriers,
     fetch_map,
+    generic,
     thread,
     wait_for_others,
     warp_barrier,
@@ -160,8 +160,8 @@ def sums_at():
 
 @jit.inline
 def sums_memory():
-    """The same: for each of STREAM_WARPS warps rows of x, of a number for each row of the matrix and 4 more."""
-    return ptr(dynamic_memory() + STREAM_BARRIERS, F32)
+    """The same, of floats: for each of STREAM_WARPS warps rows of x, of one for each row of the matrix and 4 more."""
+    return ptr(generic(sums_at()), F32)
 
 
 @jit.inline

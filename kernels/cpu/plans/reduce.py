@@ -229,18 +229,19 @@ def sort(problem, threads):
 def select(problem, threads):
     """A few elements of long rows digit by digit; of others all sorted, then those that are asked for."""
     p, size = problem, _bytes(problem.dtype)
-    if _RANKED <= p.size < 1 << 31 and p.count <= (12 if p.size >= _LONG else 2):
-        types, numbers = sort_keys(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, False))
-        at, ranks = rank_of(p)
-        items = p.rows * p.count
-        slots = max(1, min(threads, items)) if items * p.size >= _SORT else 1
-        room = -(-(8 + size) * (p.size + 1) // 64) * 64
-        one = launch(
-            kernel("reduce.select.ranked", **types), RANKED, slots, 1, at, stride=p.stride, rows=p.rows, size=p.size,
-            count=p.count, slots=slots, room=room, bits=8 * size, infinity=numbers["infinity"], **ranks,
-        )  # fmt: skip
-        return Plan((one,), (("workspace", slots * room),))
-    return picked(p, sort(Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True), threads), size)
+    whole = Sort(p.dtype, p.rows, p.size, p.stride, p.size, False, True)
+    if not _RANKED <= p.size < 1 << 31 or p.count > (12 if p.size >= _LONG else 2):
+        return picked(p, sort(whole, threads), size)
+    (types, keys), (at, ranks), items = sort_keys(whole), rank_of(p), p.rows * p.count
+    slots, room = (
+        max(1, min(threads, items)) if items * p.size >= _SORT else 1,
+        -(-(8 + size) * (p.size + 1) // 64) * 64,
+    )
+    one = launch(
+        kernel("reduce.select.ranked", **types), RANKED, slots, 1, at, stride=p.stride, rows=p.rows, size=p.size,
+        count=p.count, slots=slots, room=room, bits=8 * size, infinity=keys["infinity"], **ranks,
+    )  # fmt: skip
+    return Plan((one,), (("workspace", slots * room),))
 
 
 def rank_of(p):

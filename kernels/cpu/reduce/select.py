@@ -14,8 +14,8 @@ from ...problems.reduce import MEDIAN
 from .sort import insertion_sort, key_of, sign_of
 
 I64, U32, U64 = types.int64, types.uint32, types.uint64
-# Bits that keys are counted by: of rows of 64 with 11 it took three times as long as with 8, of a million of float64,
-# whose first bits are sign and exponent, with 8 a third longer.
+# Bits that keys are counted by. Of a million float32 in rows of 64 it took 11.6 ms with 11 and 4.5 with 8; of a million
+# float64 in one row, whose first bits are sign and exponent, 12.6 to 13.0 and 13.5 to 14.5.
 DIGIT, LONG_DIGIT, LONG = 8, 11, 8192
 COUNTS_BYTES = 2 * (4 << LONG_DIGIT)  # of even and odd places: one counter for equal keys would wait for itself
 FEW = 24  # keys that are sorted by insertion
