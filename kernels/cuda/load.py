@@ -60,7 +60,7 @@ def _start_worker():
         environment = dict(os.environ, INFINICORE_ISA="cuda", INFINICORE_VECTOR_BYTES=str(isa.vector_bytes()))
         parent = str(Path(sys.modules["infinicore"].__file__).parents[1])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [parent, os.environ.get("PYTHONPATH")]))
-        command = [sys.executable, "-m", "infinicore.kernels.cuda.worker"]
+        command = [sys.executable, "-P", "-m", "infinicore.kernels.cuda.worker"]  # -P: whatever the current folder has
         _worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
         weakref.finalize(_worker, _worker.kill)
     return _worker

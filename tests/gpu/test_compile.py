@@ -1,7 +1,10 @@
 """Kernels for GPUs compile where there is none: to PTX, and by ptxas, where that is installed."""
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -315,6 +318,16 @@ def test_a_kernel_of_ones_own(root):
     own = example.softmax_rows
     _, words, ptx = load.compiled("own.softmax_rows", own._source, "sm_90a", own.shape)
     assert words == 4 + example.ROWS.WIDTH and b"ex2.approx" in ptx and b".maxntid 256" in ptx
+
+
+def test_what_lies_in_the_current_folder_compiles_nothing(tmp_path):
+    (tmp_path / "infinicore.py").write_text("raise RuntimeError('not this one')")
+    code = "from pathlib import Path; from infinicore import cache; "
+    code += "print(*cache.compile_for_gpu('sm_80', ['add'], ['float32'], Path('ptx')))"
+    environment = dict(os.environ, INFINICORE_CACHE_DIR=str(tmp_path / "cache"))
+    line = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "add-float32-float32-float32" in done.stdout.split(), done.stderr
 
 
 def test_an_architecture_that_does_not_exist():
