@@ -69,27 +69,29 @@ def bring(barrier, to, map_w, item, share, slab, slabs, half):
 
 
 @jit.inline
-def step(sums, at, x_at, x_below, bands, wide, T):
-    """The sums of so many bands with 32 more of k; `wide`: of more than 8 rows of x."""
+def step(sums, at, last, x_at, x_below, bands, wide, T):
+    """The sums of so many bands with 32 more of k; `wide`: of more than 8 rows of x. `last` is the address of the last
+    8 rows, others lie one after the other.
+    """
     s0, s1, s2, s3, t0, t1, t2, t3 = sums
     y = load_shared(x_at, U32, 4, 1, 0)
     z = load_shared(x_below, U32, 4, 1, 0) if wide else y
-    a, b = load_shared(at, U32, 4, 1, 0), load_shared(at + 1024, U32, 4, 1, 0)
+    a, b = load_shared(at, U32, 4, 1, 0), load_shared(at + 1024 if bands > 1 else last, U32, 4, 1, 0)
     s0 = multiply_halves(s0, a, b, y, T)
     if wide:
         t0 = multiply_halves(t0, a, b, z, T)
     if bands > 1:
-        a, b = load_shared(at + 2048, U32, 4, 1, 0), load_shared(at + 3072, U32, 4, 1, 0)
+        a, b = load_shared(at + 2048, U32, 4, 1, 0), load_shared(at + 3072 if bands > 2 else last, U32, 4, 1, 0)
         s1 = multiply_halves(s1, a, b, y, T)
         if wide:
             t1 = multiply_halves(t1, a, b, z, T)
     if bands > 2:
-        a, b = load_shared(at + 4096, U32, 4, 1, 0), load_shared(at + 5120, U32, 4, 1, 0)
+        a, b = load_shared(at + 4096, U32, 4, 1, 0), load_shared(at + 5120 if bands > 3 else last, U32, 4, 1, 0)
         s2 = multiply_halves(s2, a, b, y, T)
         if wide:
             t2 = multiply_halves(t2, a, b, z, T)
     if bands > 3:
-        a, b = load_shared(at + 6144, U32, 4, 1, 0), load_shared(at + 7168, U32, 4, 1, 0)
+        a, b = load_shared(at + 6144, U32, 4, 1, 0), load_shared(last, U32, 4, 1, 0)
         s3 = multiply_halves(s3, a, b, y, T)
         if wide:
             t3 = multiply_halves(t3, a, b, z, T)
@@ -233,6 +235,9 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
         upper, lower = min(row, count - 1), min(row + 8, count - 1)
         whole, item, code, k_told, last_k = lean or load(args, STREAM.whole) != 0, block(), 0, 0, 0
         w, x = operands(args)
+        # A share may end before the last 8 rows of its bands: what is read there is in no result, but may be written at
+        # the same time, which racecheck sees where lanes copy.
+        last = 128 * (16 * bands - 8 if lean else min(16 * bands, share) - 8)
         wait_for_others()
         if make is not None:
             code = make(args, STREAM.WIDTH, memory, generic(x_whole), count, T, HOW, PIECES, SIZE)
@@ -252,8 +257,9 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
                 x_at = x_whole if whole else place + slabs * share * 128
                 for slab in range(warp >> 1, min(slabs, (k >> 6) - start), 4):
                     line = (start + slab if whole else slab) * count
+                    at = place + slab * share * 128 + within
                     sums = step(
-                        sums, place + slab * share * 128 + within,
+                        sums, at, at + last,
                         x_at + (line + upper) * 128 + ((piece ^ (line + upper & 7)) << 4),
                         x_at + (line + lower) * 128 + ((piece ^ (line + lower & 7)) << 4), bands, tokens > 8, T,
                     )  # fmt: skip
