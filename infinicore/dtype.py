@@ -37,6 +37,11 @@ class DType:
         return _TABLE[f"float{self.bits // 2}"] if self.kind == "c" else self
 
     @property
+    def digits(self):
+        """How many binary digits floating-point numbers have, or the parts of complex ones."""
+        return 1 + _FLOATS[self.real.name][0]
+
+    @property
     def is_signed(self):
         return self.kind in "ifsc"
 

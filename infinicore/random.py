@@ -21,7 +21,7 @@ from .dtype import get_default_dtype, int64
 from .interop.numpy import from_numpy
 from .tensor import FUNCTIONS
 from .tensor.creation import into_out
-from .tensor.draws import bernoulli, multinomial
+from .tensor.draws import below, bernoulli, multinomial, refuse_beyond, wide
 from .tensor.gradients import makes_leaf
 
 __all__ = [
@@ -55,28 +55,37 @@ def _sizes(sizes, size):
     return layout.checked_shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
 
 
-def _drawn(draw, shape, dtype, scale=1.0):
-    """Numbers of a shape; of a complex dtype, two for each, which are scaled."""
-    if dtype is None or to_dtype(dtype).kind != "c":
-        return draw(shape)
-    pairs = draw((*shape, 2)) * scale
-    return np.asarray(pairs[..., 0] + 1j * pairs[..., 1])
+def _drawn(name, draw, shape, dtype, device, scale=1.0):
+    """A tensor of numbers that are drawn for a dtype (None: the default one); of a complex one two each, scaled.
+
+    `draw` makes them of a shape and a NumPy dtype, float32 or float64.
+    """
+    kind = get_default_dtype() if dtype is None else to_dtype(dtype)
+    if not kind.differentiable:
+        raise TypeError(f"`dtype` of `{name}` must be a floating-point or complex dtype, got {kind}: use `randint`")
+    if kind.is_complex:
+        pairs = draw((*shape, 2), kind.real.numpy) * scale
+        values = np.asarray(pairs[..., 0] + 1j * pairs[..., 1])
+    else:
+        values = draw(shape, wide(kind))
+    return from_numpy(values, dtype=kind, device=usable(device))
 
 
 @makes_leaf
 @into_out
 def rand(*sizes, size=None, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1); of a complex dtype, both parts."""
-    values = _drawn((generator or default_generator()).uniforms, _sizes(sizes, size), dtype)
-    return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
+    kind, draw = get_default_dtype() if dtype is None else to_dtype(dtype), (generator or default_generator()).uniforms
+    if not kind.is_floating_point or kind.itemsize >= 4:
+        return _drawn("rand", draw, _sizes(sizes, size), kind, device)
+    return below(_drawn("rand", draw, _sizes(sizes, size), "float32", device), 1.0, 0.0, kind)
 
 
 @makes_leaf
 @into_out
 def randn(*sizes, size=None, dtype=None, device=None, generator=None):
     """Standard normal numbers; of a complex dtype, with parts of variance 1/2."""
-    values = _drawn((generator or default_generator()).normals, _sizes(sizes, size), dtype, 0.5**0.5)
-    return from_numpy(values, dtype=dtype or get_default_dtype(), device=usable(device))
+    return _drawn("randn", (generator or default_generator()).normals, _sizes(sizes, size), dtype, device, 0.5**0.5)
 
 
 @makes_leaf
@@ -84,7 +93,7 @@ def randn(*sizes, size=None, dtype=None, device=None, generator=None):
 def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=None):
     """Integers in [low, high); of two arguments, `randint(high, size)`, in [0, high)."""
     if size is None:
-        if high is None or isinstance(high, int):
+        if high is None or isinstance(high, Integral):
             raise TypeError("`size` of `randint` is missing: it takes `randint(high, size)` or all three")
         low, high, size = 0, low, high
     elif high is None:
@@ -93,8 +102,10 @@ def randint(low=0, high=None, size=None, *, dtype=None, device=None, generator=N
         raise TypeError(f"`low` and `high` of `randint` must be integers, got {low!r} and {high!r}")
     if low >= high:
         raise ValueError(f"`low` {low} must be below `high` {high}")
+    kind = to_dtype(dtype) if dtype else int64
+    refuse_beyond("randint", low, high, kind)
     values = (generator or default_generator()).integers(low, high, layout.checked_shape(size))
-    return from_numpy(values, dtype=to_dtype(dtype) if dtype else int64, device=usable(device))
+    return from_numpy(values, dtype=kind, device=usable(device))
 
 
 @makes_leaf
@@ -121,15 +132,24 @@ def randint_like(input, low, high=None, *, dtype=None, device=None, generator=No
 @into_out
 def randperm(n, *, dtype=None, device=None, generator=None):
     """The integers 0 to n - 1 in random order."""
-    if not isinstance(n, int) or n < 0:
+    if not isinstance(n, Integral) or n < 0:
         raise ValueError(f"`n` of `randperm` must be an integer of 0 or more, got {n!r}")
+    kind = int64 if dtype is None else to_dtype(dtype)
+    most = 1 << kind.digits if kind.is_floating_point else n  # floats hold all integers up to this one
+    if n - 1 > most:
+        raise ValueError(f"`n` of `randperm` is {n}, but {kind} holds integers up to {most} alone: use another `dtype`")
+    refuse_beyond("randperm", 0, max(1, n), kind)
     values = (generator or default_generator()).permutation(n)
-    return from_numpy(values, dtype=int64 if dtype is None else to_dtype(dtype), device=usable(device))
+    return from_numpy(values, dtype=kind, device=usable(device))
 
 
 @makes_leaf
+@into_out
 def normal(mean=0.0, std=1.0, size=None, *, dtype=None, device=None, generator=None):
-    """Normal numbers: of a `size`, or in the common shape of `mean` and `std`, of which one or both are tensors."""
+    """Normal numbers: of a `size`, or in the common shape of `mean` and `std`, of which one or both are tensors.
+
+    The dtype is that of `mean` then, or of `std` where this alone is a tensor.
+    """
     given = [x for x in (mean, std) if hasattr(x, "strides_")]
     if (size is None) != bool(given):
         raise TypeError("`normal` takes either `mean` and `std` as tensors, or numbers and `size`")
@@ -139,7 +159,8 @@ def normal(mean=0.0, std=1.0, size=None, *, dtype=None, device=None, generator=N
     if not given:
         return randn(size, dtype=dtype, device=device, generator=generator) * std + mean
     shape = given[0].shape_ if len(given) == 1 else layout.broadcast_shapes(given[0].shape_, given[1].shape_)
-    return randn(shape, dtype=given[0].dtype, device=given[0].device, generator=generator) * std + mean
+    kind = given[0].dtype
+    return (randn(shape, dtype=kind, device=given[0].device, generator=generator) * std + mean).to(kind)
 
 
 def poisson(input, *, generator=None):

@@ -58,6 +58,8 @@ def checked_shape(shape, name="size"):
     """A tuple of non-negative ints from an int, or from a sequence of them."""
     if isinstance(shape, int):
         shape = (shape,)
+    elif getattr(shape, "ndim", None) == 0:  # an integer of NumPy, or a tensor with one
+        shape = (_index(shape, name),)
     elif not hasattr(shape, "__iter__"):
         raise TypeError(f"`{name}` must be an integer or several, got {shape!r}")
     out = []

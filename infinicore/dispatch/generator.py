@@ -105,13 +105,13 @@ class Generator:
         """One number in [0, 1)."""
         return self._numpy.random()
 
-    def uniforms(self, shape):
-        """Numbers in [0, 1), a float32 array."""
-        return np.asarray(self._numpy.random(shape, np.float32))
+    def uniforms(self, shape, dtype=np.float32):
+        """Numbers in [0, 1), an array of float32 or float64."""
+        return np.asarray(self._numpy.random(shape, dtype))
 
-    def normals(self, shape):
-        """Standard normal numbers, a float32 array."""
-        return np.asarray(self._numpy.standard_normal(shape, np.float32))
+    def normals(self, shape, dtype=np.float32):
+        """Standard normal numbers, an array of float32 or float64."""
+        return np.asarray(self._numpy.standard_normal(shape, dtype))
 
     def integers(self, low, high=None, size=None):
         """An int in [low, high), in [0, low) without `high`; with `size` (an int or a tuple), an int64 array."""

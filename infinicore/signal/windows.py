@@ -7,6 +7,7 @@ take them.
 import functools
 import inspect
 import math
+from numbers import Integral
 
 import numpy as np
 
@@ -28,7 +29,7 @@ def _window(function):
     @functools.wraps(function)
     def window(M, *args, sym=True, dtype=None, device=None, **options):
         wanted = get_default_dtype() if dtype is None else to_dtype(dtype)
-        if not isinstance(M, int) or M < 0:
+        if not isinstance(M, Integral) or M < 0:
             raise ValueError(f"`M` of `{function.__name__}` must be a number of elements of 0 or more, got {M!r}")
         if not wanted.is_floating_point:
             raise TypeError(f"`dtype` of `{function.__name__}` must be a floating-point one, got {wanted}")

@@ -1,21 +1,43 @@
 """Methods of `Tensor` that fill it with random numbers."""
 
 import math
+from numbers import Integral
 
 import numpy as np
 
-from .. import dispatch
 from ..core.tensor_cy import TensorBase
 from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
+from ..dtype import finfo, float64
 from ..interop.numpy import from_numpy
 
-_MANTISSAS = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
+
+def wide(dtype):
+    """The NumPy dtype in which numbers are drawn for floats of a dtype."""
+    return np.float64 if dtype is float64 else np.float32
 
 
-def _uniform(shape, generator):
-    """Uniform numbers from [0, 1), a float64 array."""
-    return np.asarray((generator or default_generator()).uniforms(shape)).astype(np.float64)
+def below(x, high, low, dtype):
+    """x in a dtype, with `low` where that is `high` by rounding: numbers from [low, high), as PyTorch has them."""
+    end = float(np.asarray(high, dtype.numpy))
+    return x.masked_fill(x.to(dtype).to(x.dtype) == end, low).to(dtype)
+
+
+def refuse_beyond(name, low, high, dtype):
+    """A ValueError where integers from `low` to `high` - 1 lie beyond the ends of a dtype."""
+    if dtype.kind == "b":
+        least, most = 0, 1
+    elif dtype.kind in "iu":
+        least, most = np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max
+    else:
+        least, most = finfo(dtype).min, finfo(dtype).max
+    if not least <= low <= high - 1 <= most:
+        raise ValueError(f"`{name}` draws integers from {low} to {high - 1}, but {dtype} holds {least} to {most}")
+
+
+def _uniform(shape, generator, kind=np.float32):
+    """Uniform numbers from [0, 1), with the digits of float32 or float64: a float64 array."""
+    return (generator or default_generator()).uniforms(shape, kind).astype(np.float64)
 
 
 def bernoulli(input, p=None, *, generator=None):
@@ -38,8 +60,9 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
     """
     if not hasattr(input, "strides_") or not input.dtype.is_floating_point or len(input.shape_) not in (1, 2):
         raise TypeError("`input` of `multinomial` must hold the weights of a vector, or of rows, as floats")
-    if not isinstance(num_samples, int) or num_samples < 1:
+    if not isinstance(num_samples, Integral) or num_samples < 1:
         raise ValueError(f"`num_samples` of `multinomial` must be a positive integer, got {num_samples!r}")
+    num_samples = int(num_samples)
     x = input.detach().to(dtype="float64")
     total = x.sum(-1, True)
     if x.numel_ == 0 or not (x.amin().item() >= 0 and total.amin().item() > 0 and total.amax().item() < math.inf):
@@ -65,37 +88,51 @@ class Draws:
         """Set every element to a normal number; returns the tensor."""
         if not std >= 0:
             raise ValueError(f"`std` of `normal_` must be 0 or more, got {std}")
-        return self._drawn("normal_", (generator or default_generator()).normals(self.shape_), std, mean)
+        kind = self._wide("normal_")
+        return self._drawn((generator or default_generator()).normals(self.shape_, kind), std, mean)
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
         """Set every element to a uniform number from [low, high); returns the tensor."""
         if not low <= high:
             raise ValueError(f"`low` {low} of `uniform_` must not be above `high` {high}")
-        return self._drawn("uniform_", (generator or default_generator()).uniforms(self.shape_), high - low, low)
+        kind, largest = self._wide("uniform_"), finfo(self.dtype).max
+        for bound, what in ((low, "`low`"), (high, "`high`"), (high - low, "the distance from `low` to `high`")):
+            if not abs(bound) <= largest:
+                raise ValueError(f"{what} of `uniform_` is {bound}, but {self.dtype} goes up to {largest}")
+        values = from_numpy((generator or default_generator()).uniforms(self.shape_, kind), device=self.device)
+        return self.copy_(below(values * (high - low) + low, high, low, self.dtype))
 
-    def _drawn(self, name, values, factor, shift):
+    def _wide(self, name):
+        """`wide` of the elements, which must be floats."""
         if not self.dtype.is_floating_point:
             raise TypeError(f"`{name}` needs a tensor of floats, got {self.dtype}; use `infinicore.randint`")
+        return wide(self.dtype)
+
+    def _drawn(self, values, factor, shift):
+        """Set the elements to `values` (an array) * `factor` + `shift`."""
         return self.copy_(from_numpy(values, device=self.device) * factor + shift)
 
     def exponential_(self, lambd=1.0, *, generator=None):
         """Set every element to a number of the exponential distribution with the rate `lambd`; returns the tensor."""
         if not lambd > 0:
             raise ValueError(f"`lambd` of `exponential_` must be positive, got {lambd}")
-        return self._drawn("exponential_", -np.log1p(-_uniform(self.shape_, generator)), 1.0 / lambd, 0.0)
+        kind = self._wide("exponential_")
+        return self._drawn(-np.log1p(-_uniform(self.shape_, generator, kind)), 1.0 / lambd, 0.0)
 
     def cauchy_(self, median=0.0, sigma=1.0, *, generator=None):
         """Set every element to a number of Cauchy's distribution; returns the tensor."""
         if not sigma > 0:
             raise ValueError(f"`sigma` of `cauchy_` must be positive, got {sigma}")
-        return self._drawn("cauchy_", np.tan(np.pi * (_uniform(self.shape_, generator) - 0.5)), sigma, median)
+        kind = self._wide("cauchy_")
+        return self._drawn(np.tan(np.pi * (_uniform(self.shape_, generator, kind) - 0.5)), sigma, median)
 
     def log_normal_(self, mean=1.0, std=2.0, *, generator=None):
         """Set every element to e to the power of a normal number; returns the tensor."""
         if not std > 0:
             raise ValueError(f"`std` of `log_normal_` must be positive, got {std}")
-        values = (generator or default_generator()).normals(self.shape_).astype(np.float64)
-        return self._drawn("log_normal_", np.exp(values * std + mean), 1.0, 0.0)
+        kind = self._wide("log_normal_")
+        values = (generator or default_generator()).normals(self.shape_, kind).astype(np.float64)
+        return self._drawn(np.exp(values * std + mean), 1.0, 0.0)
 
     def geometric_(self, p, *, generator=None):
         """Set every element to the number of trials, of probability `p`, up to a success; returns the tensor."""
@@ -116,14 +153,14 @@ class Draws:
 
         Without any, of those that the dtype holds (floats: exactly) and that are not negative; returns the tensor.
         """
-        kind = self.dtype.kind
-        most = 2 if kind == "b" else 1 << _MANTISSAS[self.dtype.name] if kind == "f" else np.iinfo(self.dtype.numpy).max
+        floats = self.dtype.is_floating_point
+        most = 1 << self.dtype.digits if floats else 2 if self.dtype.kind == "b" else np.iinfo(self.dtype.numpy).max
         if high is None:
-            low, high = (0, low) if low else (0, int(most) + (kind == "f"))
+            low, high = (0, low) if low else (0, int(most) + floats)
         if low >= high:
             raise ValueError(f"`low` {low} of `random_` must be below `high` {high}")
+        refuse_beyond("random_", low, high, self.dtype)
         values = np.asarray((generator or default_generator()).integers(low, high, self.shape_))
-        dispatch.check_fits(values, self.dtype)
         return self.copy_(from_numpy(values, device=self.device).to(self.dtype))
 
     bernoulli, multinomial = bernoulli, multinomial

@@ -30,7 +30,8 @@ def integers(call, value, name, dims, least):
 def read_window(call, dims, kernel_size, stride, padding, dilation=1):
     """The `Window` that options describe; a stride of None, or of no integers, is the kernel's size."""
     kernel = integers(call, kernel_size, "kernel_size", dims, 1)
-    stride = kernel if stride is None or stride in ((), []) else integers(call, stride, "stride", dims, 1)
+    empty = isinstance(stride, (tuple, list)) and not stride
+    stride = kernel if stride is None or empty else integers(call, stride, "stride", dims, 1)
     padding = integers(call, padding, "padding", dims, 0)
     return Window(kernel, stride, padding, integers(call, dilation, "dilation", dims, 1))
 

@@ -1,6 +1,7 @@
 """Parts of tensors moved, repeated, masked or padded."""
 
 import operator
+from numbers import Integral
 
 import numpy as np
 
@@ -221,7 +222,7 @@ def one_hot(call, input, num_classes: int = -1):
         if not input.numel_:
             raise ValueError("`num_classes` of `one_hot` must be given where `input` is empty")
         num_classes = int(input.amax().item()) + 1
-    x = input.contiguous()
+    x, num_classes = input.contiguous(), int(num_classes)
     y = call.out((*input.shape_, num_classes), "int64")
     errors = {1: f"`input` of `one_hot` must be from 0 to {num_classes - 1}, `num_classes` less one"}
     if x.numel_ and not num_classes:
@@ -291,7 +292,7 @@ def repeat_interleave(f, input, repeats, dim=None, output_size=None):
     x = input.reshape(-1) if dim is None or not input.shape_ else input
     dim = check_dim(0 if dim is None else dim, len(x.shape_))
     shape = x.shape_
-    if not isinstance(repeats, int):
+    if not isinstance(repeats, Integral):
         return f.index_select(x, dim, f.repeat_index(repeats, shape[dim], output_size))
     if repeats < 0:
         raise ValueError(f"`repeats` of `repeat_interleave` must not be negative, got {repeats}")

@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from numbers import Integral
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def _power_samples(rng):
 def linalg_matrix_power(f, A, n):
     """The product of `n` times A [..., N, N]; a negative `n` means the inverse (not in 16 bits), 0 the identity."""
     check_matrices(f, A)
-    if isinstance(n, bool) or not isinstance(n, int):
+    if isinstance(n, bool) or not isinstance(n, Integral):
         raise TypeError(f"`n` of `{f.op.name}` must be an integer, got {n!r}")
     if n == 0:
         return f.rearrange(eye_of(f, A, A.shape_[-1]).expand(*A.shape_))

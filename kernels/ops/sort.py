@@ -128,7 +128,7 @@ def topk(call, input, k: int, dim=-1, largest: bool = True, sorted: bool = True)
     size = input.shape_[dim] if input.shape_ else 1
     if not 0 <= k <= size:
         raise ValueError(f"`k` of `topk` must be from 0 to {size}, the size of dim {dim}, got {k}")
-    values, indices = _along(call, input, dim, k if input.shape_ else 1, largest)
+    values, indices = _along(call, input, dim, int(k) if input.shape_ else 1, largest)
     call.save(input_shape=input.shape_, where=indices)
     return values, indices
 

@@ -1,6 +1,7 @@
 """Normalisation."""
 
 import math
+from numbers import Integral
 
 import infinicore
 
@@ -9,7 +10,8 @@ from .checks import integer, integers
 
 def _checked(input, normalized_shape):
     """`normalized_shape` as a tuple, after checking that `input` ends in it."""
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else integers(normalized_shape, "normalized_shape")
+    one = isinstance(normalized_shape, Integral)
+    shape = (int(normalized_shape),) if one else integers(normalized_shape, "normalized_shape")
     if tuple(input.shape)[-len(shape) :] != shape:
         raise ValueError(
             f"`normalized_shape` {list(shape)} must be the last dims of `input`, which has shape {tuple(input.shape)}"

@@ -1,6 +1,7 @@
 """Windows as columns and back, and the pools that are written with other ops."""
 
 import math
+from numbers import Integral
 
 import numpy as np
 
@@ -12,9 +13,9 @@ from ...dispatch.generator import default_generator
 def _each(value, dims, name, least=1):
     values = tuple(value) if isinstance(value, (tuple, list)) else (value,) * dims
     values = values * dims if len(values) == 1 else values
-    if len(values) != dims or not all(isinstance(v, int) for v in values) or min(values) < least:
+    if len(values) != dims or not all(isinstance(v, Integral) for v in values) or min(values) < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}, or {dims} of them, got {value!r}")
-    return values
+    return tuple([int(v) for v in values])
 
 
 # ---- columns ---------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Convolution layers."""
 
 import math
+from numbers import Integral
 
 import infinicore
 
@@ -12,12 +13,10 @@ from ..parameter import Parameter
 
 def _tuple(value, n, name):
     """An int as n of them, or n ints."""
-    if isinstance(value, int):
-        return (value,) * n
-    value = tuple(value)
-    if len(value) != n or not all(isinstance(v, int) for v in value):
-        raise ValueError(f"`{name}` must be an integer or {n} of them, got {value}")
-    return value
+    values = (value,) * n if isinstance(value, Integral) else tuple(value)
+    if len(values) != n or not all(isinstance(v, Integral) for v in values):
+        raise ValueError(f"`{name}` must be an integer or {n} of them, got {values}")
+    return tuple([int(v) for v in values])
 
 
 _MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}

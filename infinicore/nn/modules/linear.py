@@ -1,6 +1,7 @@
 """Fully connected layers."""
 
 import math
+from numbers import Integral
 
 import infinicore
 
@@ -33,9 +34,9 @@ class Linear(Module):
     def __init__(self, in_features, out_features, bias=True, device=None, dtype=None):
         super().__init__()
         for name, value in (("in_features", in_features), ("out_features", out_features)):
-            if not isinstance(value, int) or value < 0:
+            if not isinstance(value, Integral) or value < 0:
                 raise ValueError(f"`{name}` must be an integer of at least 0, got {value!r}")
-        self.in_features, self.out_features, self.alpha = in_features, out_features, 1.0
+        self.in_features, self.out_features, self.alpha = int(in_features), int(out_features), 1.0
         options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         self.weight = Parameter(infinicore.empty((out_features, in_features), **options))
         self.register_parameter("bias", Parameter(infinicore.empty((out_features,), **options)) if bias else None)

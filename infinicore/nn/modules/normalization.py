@@ -1,5 +1,7 @@
 """Normalisation over the last dims, and over groups of channels."""
 
+from numbers import Integral
+
 import infinicore
 
 from .. import functional as F
@@ -9,10 +11,10 @@ from ..parameter import Parameter
 
 
 def _shape(normalized_shape):
-    shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-    if not shape or not all(isinstance(n, int) and n > 0 for n in shape):
+    shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
+    if not shape or not all(isinstance(n, Integral) and n > 0 for n in shape):
         raise ValueError(f"`normalized_shape` must be a positive size or a list of them, got {normalized_shape!r}")
-    return shape
+    return tuple([int(n) for n in shape])
 
 
 class _Scaled(Module):

@@ -1,5 +1,7 @@
 """Padding layers: a class for each kind and number of dims."""
 
+from numbers import Integral
+
 from .. import functional as F
 from ..module import Module
 
@@ -12,7 +14,7 @@ class _Pad(Module):
     def __init__(self, padding):
         super().__init__()
         sides = 2 * self.dims
-        self.padding = (padding,) * sides if isinstance(padding, int) else tuple(padding)
+        self.padding = (int(padding),) * sides if isinstance(padding, Integral) else tuple(padding)
         if len(self.padding) != sides:
             raise ValueError(f"`padding` must be an integer or {sides} of them, got {padding}")
 

@@ -1,5 +1,7 @@
 """Pooling layers."""
 
+from numbers import Integral
+
 from .. import functional as F
 from ..module import Module
 
@@ -50,7 +52,7 @@ class AvgPool1d(Module):
         super().__init__()
         stride = kernel_size if stride is None else stride
         self.kernel_size, self.stride, self.padding = (
-            (v,) if isinstance(v, int) else v for v in (kernel_size, stride, padding)
+            (int(v),) if isinstance(v, Integral) else v for v in (kernel_size, stride, padding)
         )
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 

@@ -1,5 +1,7 @@
 """Columns of windows, pools that are written with other ops, and images of other sizes."""
 
+from numbers import Integral
+
 from .. import functional as F
 from ..module import Module
 
@@ -73,7 +75,7 @@ class _MaxUnpool(Module):
 
     def __init__(self, kernel_size, stride=None, padding=0):
         super().__init__()
-        each = lambda value: (value,) * self.dims if isinstance(value, int) else tuple(value)
+        each = lambda value: (int(value),) * self.dims if isinstance(value, Integral) else tuple(value)
         self.kernel_size = each(kernel_size)
         self.stride, self.padding = each(kernel_size if stride is None else stride), each(padding)
 
