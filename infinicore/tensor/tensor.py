@@ -5,6 +5,7 @@ only change layouts, move data, or convert.
 """
 
 import functools
+from numbers import Number
 
 import numpy as np
 
@@ -168,6 +169,12 @@ class Tensor(Parts, Views, Makes, Draws, Facts, Gradients, TensorBase):
         if not self.shape_:
             raise TypeError("a 0-dim tensor cannot be iterated over, use `.item()`")
         return (self[i] for i in range(self.shape_[0]))
+
+    def __contains__(self, element):
+        """Whether any element equals a number, or one of a tensor that broadcasts."""
+        if not isinstance(element, (Number, TensorBase)):
+            raise TypeError(f"`in` looks for a number or a tensor in a tensor, got {element!r}")
+        return bool((self == element).any().item())
 
     # ---- indexing ----
 

@@ -290,3 +290,11 @@ def test_a_block_holds_what_it_was_taken_for():
         for nbytes in ((1 << power) - 1, 1 << power, (1 << power) + 1, (1 << power) * 11 // 8):
             size = memory.size_class(nbytes)
             assert nbytes <= size and size % 256 == 0 and (nbytes <= 4096 or size <= nbytes * 5 // 4), nbytes
+
+
+def test_whether_a_number_is_in_a_tensor():
+    x = ic.tensor([[1.0, 2.0], [3.0, float("nan")]])
+    assert 3 in x and ic.tensor(2.0) in x and ic.tensor([9.0, 2.0]) in x and np.float32(1.0) in x
+    assert 4 not in x and float("nan") not in x and 1 not in ic.zeros(0, 3) and True in ic.tensor([False, True])
+    with pytest.raises(TypeError, match="`in` looks for a number"):
+        "a" in x
