@@ -55,10 +55,10 @@ def _sizes(sizes, size):
     return layout.checked_shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
 
 
-def _drawn(name, draw, shape, dtype, device, scale=1.0):
+def _drawn(name, draw, shape, dtype, device, scale=1.0, end=None):
     """A tensor of numbers that are drawn for a dtype (None: the default one); of a complex one two each, scaled.
 
-    `draw` makes them of a shape and a NumPy dtype, float32 or float64.
+    `draw` makes them of a shape and a NumPy dtype, float32 or float64; where there is an `end`, they stay below it.
     """
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
     if not kind.differentiable:
@@ -68,6 +68,7 @@ def _drawn(name, draw, shape, dtype, device, scale=1.0):
         values = np.asarray(pairs[..., 0] + 1j * pairs[..., 1])
     else:
         values = draw(shape, wide(kind))
+        values = values if end is None else below(values, 0.0, end, kind)
     return from_numpy(values, dtype=kind, device=usable(device))
 
 
@@ -75,10 +76,8 @@ def _drawn(name, draw, shape, dtype, device, scale=1.0):
 @into_out
 def rand(*sizes, size=None, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1); of a complex dtype, both parts."""
-    kind, draw = get_default_dtype() if dtype is None else to_dtype(dtype), (generator or default_generator()).uniforms
-    if not kind.is_floating_point or kind.itemsize >= 4:
-        return _drawn("rand", draw, _sizes(sizes, size), kind, device)
-    return below(_drawn("rand", draw, _sizes(sizes, size), "float32", device), 1.0, 0.0, kind)
+    draw = (generator or default_generator()).uniforms
+    return _drawn("rand", draw, _sizes(sizes, size), dtype, device, end=1.0)
 
 
 @makes_leaf

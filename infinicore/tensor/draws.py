@@ -17,10 +17,11 @@ def wide(dtype):
     return np.float64 if dtype is float64 else np.float32
 
 
-def below(x, high, low, dtype):
-    """x in a dtype, with `low` where that is `high` by rounding: numbers from [low, high), as PyTorch has them."""
-    end = float(np.asarray(high, dtype.numpy))
-    return x.masked_fill(x.to(dtype).to(x.dtype) == end, low).to(dtype)
+def below(values, low, high, dtype):
+    """An array of numbers from [low, high) in a dtype: `low` where rounding would make them `high`, as in PyTorch."""
+    found = values.astype(dtype.numpy, copy=False)
+    found[found == np.asarray(high, dtype.numpy)] = low
+    return found
 
 
 def refuse_beyond(name, low, high, dtype):
@@ -99,8 +100,10 @@ class Draws:
         for bound, what in ((low, "`low`"), (high, "`high`"), (high - low, "the distance from `low` to `high`")):
             if not abs(bound) <= largest:
                 raise ValueError(f"{what} of `uniform_` is {bound}, but {self.dtype} goes up to {largest}")
-        values = from_numpy((generator or default_generator()).uniforms(self.shape_, kind), device=self.device)
-        return self.copy_(below(values * (high - low) + low, high, low, self.dtype))
+        values = (generator or default_generator()).uniforms(self.shape_, kind)
+        values *= high - low
+        values += low
+        return self.copy_(from_numpy(below(values, low, high, self.dtype), device=self.device))
 
     def _wide(self, name):
         """`wide` of the elements, which must be floats."""
