@@ -27,8 +27,9 @@ _RETURNS = {
     "shape": "Size", "strides": "tuple[int, ...]",
     "size": "Any", "stride": "Any", "numpy": "np.ndarray", "tolist": "Any", "item": "Any", "debug": "None",
     "split": "tuple[Tensor, ...]", "chunk": "tuple[Tensor, ...]", "unbind": "tuple[Tensor, ...]",
-    "__len__": "int", "__iter__": "Iterator[Tensor]", "__bool__": "bool", "__float__": "float", "__int__": "int",
-    "__index__": "int", "__array__": "np.ndarray", "__dlpack__": "Any", "__dlpack_device__": "tuple[int, int]",
+    "__len__": "int", "__iter__": "Iterator[Tensor]", "__bool__": "bool", "__contains__": "bool",
+    "__float__": "float", "__int__": "int", "__index__": "int",
+    "__array__": "np.ndarray", "__dlpack__": "Any", "__dlpack_device__": "tuple[int, int]",
     "__setitem__": "None", "__hash__": "int", "__repr__": "str",
 }  # fmt: skip
 _HIDDEN = {"__reduce__", "__deepcopy__", "__module__", "__doc__", "__slots__", "__hash__", "__repr__"}
