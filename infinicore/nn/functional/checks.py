@@ -19,6 +19,14 @@ def integers(values, name):
     return tuple([integer(value, name) for value in values])
 
 
+def several(value, count, name):
+    """An integer, NumPy's too, as `count` of them, or as many integers: a tuple of ints."""
+    values = (value,) * count if isinstance(value, numbers.Integral) else tuple(value)
+    if len(values) != count or not all(isinstance(v, numbers.Integral) for v in values):
+        raise ValueError(f"`{name}` must be an integer or {count} of them, got {values}")
+    return tuple([int(v) for v in values])
+
+
 def number(value, name):
     """Refuse what is no real number."""
     if not isinstance(value, numbers.Real):

@@ -8,6 +8,7 @@ import numpy as np
 import infinicore
 
 from ...dispatch.generator import default_generator
+from .checks import integers
 
 
 def _each(value, dims, name, least=1):
@@ -15,7 +16,7 @@ def _each(value, dims, name, least=1):
     values = values * dims if len(values) == 1 else values
     if len(values) != dims or not all(isinstance(v, Integral) for v in values) or min(values) < least:
         raise ValueError(f"`{name}` must be an integer of at least {least}, or {dims} of them, got {value!r}")
-    return tuple([int(v) for v in values])
+    return integers(values, name)
 
 
 # ---- columns ---------------------------------------------------------------------------------------

@@ -1,23 +1,14 @@
 """Convolution layers."""
 
 import math
-from numbers import Integral
 
 import infinicore
 
 from .. import functional as F
 from .. import init
+from ..functional.checks import several
 from ..module import Module
 from ..parameter import Parameter
-
-
-def _tuple(value, n, name):
-    """An int as n of them, or n ints."""
-    values = (value,) * n if isinstance(value, Integral) else tuple(value)
-    if len(values) != n or not all(isinstance(v, Integral) for v in values):
-        raise ValueError(f"`{name}` must be an integer or {n} of them, got {values}")
-    return tuple([int(v) for v in values])
-
 
 _MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "replicate", "circular": "circular"}
 
@@ -50,9 +41,9 @@ class _Conv(Module):
         if padding_mode not in _MODES:
             raise ValueError(f"`padding_mode` must be one of {', '.join(_MODES)}, got {padding_mode!r}")
         self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
-        self.kernel_size = _tuple(kernel_size, self.dims, "kernel_size")
-        self.stride = _tuple(stride, self.dims, "stride")
-        self.dilation = _tuple(dilation, self.dims, "dilation")
+        self.kernel_size = several(kernel_size, self.dims, "kernel_size")
+        self.stride = several(stride, self.dims, "stride")
+        self.dilation = several(dilation, self.dims, "dilation")
         self.padding_mode = padding_mode
         if isinstance(padding, str):
             if padding not in ("same", "valid"):
@@ -61,7 +52,7 @@ class _Conv(Module):
                 raise ValueError(f"`padding` 'same' needs a stride of 1, got {self.stride}")
             self.padding = padding
         else:
-            self.padding = _tuple(padding, self.dims, "padding")
+            self.padding = several(padding, self.dims, "padding")
         options = {"dtype": dtype or infinicore.get_default_dtype(), "device": device}
         channels = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         shape = (channels[0], channels[1] // groups, *self.kernel_size)
@@ -156,7 +147,7 @@ class _ConvTranspose(_Conv):
             raise ValueError(f"`padding` of {type(self).__name__} must be sizes, got {padding!r}")
         options = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
         super().__init__(in_channels, out_channels, kernel_size, *options)
-        self.output_padding = _tuple(output_padding, self.dims, "output_padding")
+        self.output_padding = several(output_padding, self.dims, "output_padding")
 
     def forward(self, input, output_size=None):
         """`output_size` (of space, or with all dims) takes the place of `output_padding`."""

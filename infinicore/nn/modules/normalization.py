@@ -6,6 +6,7 @@ import infinicore
 
 from .. import functional as F
 from .. import init
+from ..functional.checks import integers
 from ..module import Module
 from ..parameter import Parameter
 
@@ -14,7 +15,7 @@ def _shape(normalized_shape):
     shape = (normalized_shape,) if isinstance(normalized_shape, Integral) else tuple(normalized_shape)
     if not shape or not all(isinstance(n, Integral) and n > 0 for n in shape):
         raise ValueError(f"`normalized_shape` must be a positive size or a list of them, got {normalized_shape!r}")
-    return tuple([int(n) for n in shape])
+    return integers(shape, "normalized_shape")
 
 
 class _Scaled(Module):

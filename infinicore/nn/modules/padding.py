@@ -1,8 +1,7 @@
 """Padding layers: a class for each kind and number of dims."""
 
-from numbers import Integral
-
 from .. import functional as F
+from ..functional.checks import several
 from ..module import Module
 
 
@@ -13,10 +12,7 @@ class _Pad(Module):
 
     def __init__(self, padding):
         super().__init__()
-        sides = 2 * self.dims
-        self.padding = (int(padding),) * sides if isinstance(padding, Integral) else tuple(padding)
-        if len(self.padding) != sides:
-            raise ValueError(f"`padding` must be an integer or {sides} of them, got {padding}")
+        self.padding = several(padding, 2 * self.dims, "padding")
 
     def _check(self, input):
         if input.ndim not in (self.dims + 1, self.dims + 2):

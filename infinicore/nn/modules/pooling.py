@@ -1,8 +1,7 @@
 """Pooling layers."""
 
-from numbers import Integral
-
 from .. import functional as F
+from ..functional.checks import several
 from ..module import Module
 
 
@@ -50,10 +49,9 @@ class AvgPool1d(Module):
 
     def __init__(self, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
         super().__init__()
-        stride = kernel_size if stride is None else stride
-        self.kernel_size, self.stride, self.padding = (
-            (int(v),) if isinstance(v, Integral) else v for v in (kernel_size, stride, padding)
-        )
+        self.kernel_size = several(kernel_size, 1, "kernel_size")
+        self.stride = self.kernel_size if stride is None else several(stride, 1, "stride")
+        self.padding = several(padding, 1, "padding")
         self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
 
     def forward(self, input):

@@ -1,8 +1,7 @@
 """Columns of windows, pools that are written with other ops, and images of other sizes."""
 
-from numbers import Integral
-
 from .. import functional as F
+from ..functional.checks import several
 from ..module import Module
 
 
@@ -75,9 +74,9 @@ class _MaxUnpool(Module):
 
     def __init__(self, kernel_size, stride=None, padding=0):
         super().__init__()
-        each = lambda value: (int(value),) * self.dims if isinstance(value, Integral) else tuple(value)
-        self.kernel_size = each(kernel_size)
-        self.stride, self.padding = each(kernel_size if stride is None else stride), each(padding)
+        self.kernel_size = several(kernel_size, self.dims, "kernel_size")
+        self.stride = self.kernel_size if stride is None else several(stride, self.dims, "stride")
+        self.padding = several(padding, self.dims, "padding")
 
     def forward(self, input, indices, output_size=None):
         return type(self).function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
