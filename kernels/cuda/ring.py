@@ -15,6 +15,7 @@ from ..lang.fragments import store_16
 from ..lang.mma import words
 from ..lang.ptx import (
     WARP,
+    barrier,
     barrier_arrive,
     barrier_expect,
     barrier_new,
@@ -35,7 +36,7 @@ from ..lang.simd import lane, load, ptr, store, vload_first
 from .gemm.sizes import STREAM_BARRIERS, STREAM_WARPS
 from .gemm.wgmma import ratio
 
-F32, U16 = types.float32, types.uint16
+F32, U16, U32 = types.float32, types.uint16, types.uint32
 X, FREE, APART = 8, 16, 32  # where barriers of a stage lie behind the first one, and how far apart stages are
 
 
@@ -59,13 +60,23 @@ def lanes_of(at):
 
 
 @jit.inline
-def new_ring(barriers, stages, warps, w, x):
-    """One thread makes the barriers of a ring that so many warps read, of a matrix and x at these addresses."""
-    for i in range(stages):
-        barrier_new(barriers + APART * i, lanes_of(w))
-        barrier_new(barriers + APART * i + X, lanes_of(x))
-        barrier_new(barriers + APART * i + FREE, warps * lanes_of(w | x))
-    fence_barriers()
+def new_ring(barriers, stages, warps, w, x, maps):
+    """What all warps do first: they make the barriers of a ring that so many of them read, of a matrix and x at these
+    addresses, and those that bring them ask for their maps (of the matrix, of what belongs to it, of x; 0: none).
+
+    By one thread, and each map when it was needed, 16 rows of 14336 x 4096 with 4 bits took 12.2 us instead of 11.9.
+    """
+    if thread() % WARP == 0:
+        warp = thread() // WARP
+        for i in range(3):
+            if maps[i] != 0 and warp == warps + i // 2:
+                fetch_map(maps[i])
+        for i in range(warp, stages, warps + 2):
+            barrier_new(barriers + APART * i, lanes_of(w))
+            barrier_new(barriers + APART * i + X, lanes_of(x))
+            barrier_new(barriers + APART * i + FREE, warps * lanes_of(w | x))
+        fence_barriers()
+    barrier()
 
 
 @jit.inline
@@ -77,10 +88,10 @@ def stage_of(barriers, ring, stage_bytes, stage):
 @jit.inline
 def following(stage, phase, stages):
     """The next stage, and the phase that its barriers are in."""
-    stage += 1
+    stage = U32(stage + 1)
     if stage == stages:
-        stage, phase = 0, phase ^ 1
-    return stage, phase
+        stage, phase = U32(0), U32(phase ^ 1)
+    return stage, U32(phase)
 
 
 @jit.inline
@@ -112,8 +123,6 @@ def bring_x(barriers, to, stages, stage_bytes, hi, k, slabs, tensor, x, tokens, 
     64 of k so many `lines`, which are zeros behind its rows.
     """
     stage, phase, first_lane = 0, 1, thread() % WARP == 0
-    if first_lane:
-        fetch_map(tensor)
     wait_for_others()
     if whole != 0:
         if x & 15 != 0:

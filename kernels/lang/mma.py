@@ -340,9 +340,10 @@ def digits(typingctx, v):
 
 def twice(value, name):
     """The bits of a word of a number of a type of 16 bits, twice."""
-    bits = struct.unpack("H", struct.pack("e", value))[0]
     if name == "ic_bfloat16":
         bits = struct.unpack("I", struct.pack("f", value))[0] >> 16
+    else:
+        bits = struct.unpack("H", struct.pack("e", value))[0]
     return bits << 16 | bits
 
 
@@ -401,27 +402,23 @@ def spread_even_bytes(typingctx, word, zero, T):
     return Vector(types.uint32, 2)(types.uint32, zero, T), codegen
 
 
-@intrinsic
-def spread_nibbles(typingctx, word, T):
-    """The eight 4-bit integers of a word as 16-bit floats in four words, one instruction for two and a shift: the low
-    ones of bytes 0 and 2, of 1 and 3, then the high ones. bfloat16 are 128 too large; float16 are exact.
-    """
+@intrinsic(prefer_literal=True)
+def lifted(typingctx, v, exponent, T):
+    """Words of 16-bit floats times 2^exponent (a literal), those of the second half of a vector times 1/16 of that."""
+    power = literal_of(exponent)
+    if power is None:
+        return None
     name = T.instance_type.name
 
     def codegen(context, builder, sig, args):
-        def each(bits):
-            return ir.Constant(I32, bits << 16 | bits)
-
-        found, base = [], 0x4300 if name == "ic_bfloat16" else 0x6400
-        for shift in (0, 8, 4, 12):
-            value = builder.lshr(args[0], ir.Constant(I32, shift)) if shift else args[0]
-            value = _masked(builder, value, 0xF000F, base << 16 | base)
-            if name != "ic_bfloat16":
-                value = asm(builder, "sub.f16x2 $0, $1, $2;", "=r,r,r", [value, each(base)], I32)
-            found.append(value)
+        found, minus_zero = _lanes(builder, args[0]), ir.Constant(I32, 0x80008000)
+        text = f"fma.rn.{'bf16' if name == 'ic_bfloat16' else 'f16'}x2 $0, $1, $2, $3;"
+        for i, word in enumerate(found):
+            by = ir.Constant(I32, twice(2.0 ** (power - 4 * (2 * i >= len(found))), name))
+            found[i] = asm(builder, text, "=r,r,r,r", [word, by, minus_zero], I32)
         return _vector(builder, found)
 
-    return Vector(types.uint32, 4)(types.uint32, T), codegen
+    return v(v, exponent, T), codegen
 
 
 @intrinsic

@@ -533,6 +533,22 @@ barrier_wait_either = _statement(
     "rrr",
     "Wait until the phase of this parity of one of two barriers is over (mbarrier.test_wait).",
 )
+
+
+@intrinsic
+def barriers_over(typingctx, first, second, phase):
+    """1 if the phases of this parity of two barriers are over, else 0 (mbarrier.test_wait)."""
+    text = "{\n.reg .pred p, q;\n// OVER\nmbarrier.test_wait.parity.shared::cta.b64 p, [$1], $3;\n"
+    text += "mbarrier.test_wait.parity.shared::cta.b64 q, [$2], $3;\nand.pred p, p, q;\nselp.b32 $0, 1, 0, p;\n}"
+
+    def codegen(context, builder, sig, args):
+        args = [builder.trunc(context.cast(builder, a, kind, types.int64), I32) for a, kind in zip(args, sig.args)]
+        statement = ir.InlineAsm(ir.FunctionType(I32, [I32] * 3), text, "=r,r,r,r,~{memory}", side_effect=True)
+        return builder.zext(builder.call(statement, args), I64)
+
+    return types.int64(first, second, phase), codegen
+
+
 barrier_arrive = _statement(
     "barrier_arrive", "mbarrier.arrive.shared::cta.b64 _, [$0];", "r", "Arrive at a barrier (mbarrier.arrive)."
 )

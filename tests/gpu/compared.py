@@ -47,10 +47,13 @@ def used(device, *names):
     return all(any(one.startswith(name) for one in found) for name in names)
 
 
-def check_rows_of_any_size(device, weight, exact, dtype, rng, rounding):
-    """Two rows of x by a quantised weight [n, k], as large and as small as the dtype has them; zeros; no numbers."""
+def check_rows_of_any_size(device, weight, exact, dtype, rng, rounding, count=2):
+    """Rows of x by a quantised weight [n, k], as large and as small as the dtype has them; zeros; no numbers.
+
+    More than two, of bfloat16, by integers of 4 bits are from 2^-105 on.
+    """
     k = exact.shape[1]
-    sizes = {"bfloat16": (-124, -60, 0, 40, 110), "float16": (-13, -6, 0, 5)}[dtype]
+    sizes = {"bfloat16": (-124 if count == 2 else -100, -60, 0, 40, 110), "float16": (-13, -6, 0, 5)}[dtype]
     weight = weight.to(device)
 
     def run(x):
@@ -58,18 +61,19 @@ def check_rows_of_any_size(device, weight, exact, dtype, rng, rounding):
         y = ic.linear_quantized(x.to(device), weight, activations="float")
         return x.to(ic.float64).numpy(), y.cpu().to(ic.float64).numpy()
 
-    for first, second in zip(sizes, (*sizes[1:], sizes[0])):
-        x = rng.standard_normal((2, k)) * np.array([[2.0**first], [2.0**second]])
+    for i in range(len(sizes)):
+        x = rng.standard_normal((count, k)) * 2.0 ** np.resize(np.roll(sizes, -i), count)[:, None]
         x[1, rng.integers(0, k, 3)] = 0
         rows, got = run(x)
         for row, y in zip(rows @ exact.T, got):
             np.testing.assert_allclose(y, row, rtol=0, atol=rounding * np.abs(row).max())
-    x = rng.standard_normal((2, k))
+    x = rng.standard_normal((count, k))
     x[0] = 0
     np.testing.assert_array_equal(run(x)[1][0], 0)
     for value in (np.inf, -np.inf, np.nan):
-        x[0], x[1] = rng.standard_normal((2, k))
+        x = rng.standard_normal((count, k))
         x[0, 3] = value
         rows, got = run(x)
         assert not np.isfinite(got[0]).any()
-        np.testing.assert_allclose(got[1], rows[1] @ exact.T, rtol=0, atol=rounding * np.abs(rows[1] @ exact.T).max())
+        wanted = rows[1:] @ exact.T
+        np.testing.assert_allclose(got[1:], wanted, rtol=0, atol=rounding * np.abs(wanted).max())

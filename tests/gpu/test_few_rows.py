@@ -74,12 +74,15 @@ def test_quantised_weights(name, shift, k, dtype, device, rng):
 
 @pytest.mark.skipif(LANES != 16, reason="panels have 16 rows with AVX-512 alone")
 @pytest.mark.parametrize(
-    "name, dtype", [("int8", "bfloat16"), slow("int4", "bfloat16"), slow("int8", "float16"), slow("q4_1", "float16")]
+    "name, dtype",
+    [("int4", "bfloat16"), slow("int8", "bfloat16"), slow("int8", "float16"), slow("q4_1", "float16")]
+    + [slow("q4_1", "bfloat16")],
 )
 def test_rows_of_any_size_by_quantised_weights(name, dtype, device, rng):
     weight, exact = random_weight(name, 20, 256, rng, 31 if name == "int8" else 0)
-    compared.check_rows_of_any_size(device, weight, exact, dtype, rng, ROUNDING[dtype])
-    assert any(name.startswith("quant.stream.product_2_") for name in device.backend.kernels.used)
+    for count, kernel in ((2, "quant.stream.product_2_"), (11, "quant.floats.product_16_")):
+        compared.check_rows_of_any_size(device, weight, exact, dtype, rng, ROUNDING[dtype], count)
+        assert any(name.startswith(kernel) for name in device.backend.kernels.used)
 
 
 def replayed(there, function):

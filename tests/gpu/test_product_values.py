@@ -189,7 +189,8 @@ def test_quantised_weights(name, shift, k, dtype, there, rng):
 @pytest.mark.parametrize("name, shift, k", [("int8", 31, 2048), ("int4", 0, 1024), ("q4_1", 0, 512), ("uint4", 2, 512)])
 def test_rows_of_any_size_by_quantised_weights(name, shift, k, dtype, there, rng):
     weight, exact = random_weight(name, 40, k, rng, shift)
-    compared.check_rows_of_any_size(there, weight, exact, dtype, rng, ROUNDING[dtype])
+    for count in (2, 16):
+        compared.check_rows_of_any_size(there, weight, exact, dtype, rng, ROUNDING[dtype], count)
 
 
 @pytest.mark.parametrize("rows", [1, 11])

@@ -14,7 +14,6 @@ from ...lang.memory import as_words, from_words
 from ...lang.mma import both, load_shared, multiply_halves
 from ...lang.ptx import (
     WARP,
-    barrier,
     barrier_expect,
     barrier_of,
     barrier_wait,
@@ -22,7 +21,6 @@ from ...lang.ptx import (
     blocks,
     copy_tile,
     copy_tile_once,
-    fetch_map,
     generic,
     thread,
     wait_for_others,
@@ -217,7 +215,6 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
         """What another one does: it brings x, behind the launches before this one."""
         tensor = address(args) + 8 * STREAM.map_x
         if thread() % WARP == 0:
-            fetch_map(tensor)
             wait_for_others()
             barrier_expect(barriers + X, 2 * k * count)
             copy_tile(to, tensor, 0, 0, 0, 0, barriers + X)
@@ -299,10 +296,9 @@ def _product(tokens, bands, make=None, gating=False, lean=True, telling=False, h
         matrix, memory = slabs * share * 128, sums_memory()
         barriers, x_whole, ring, stage_bytes = places_of(head, matrix, slabs, k, count, whole)
         warp, code = thread() // WARP, 0
-        if thread() == 0:
-            w, x = operands(args)
-            new_ring(barriers, stages, WARPS, w, x)
-        barrier()
+        (w, x), at = operands(args), address(args)
+        of_w, of_x = 0 if w & 15 != 0 else at + 8 * STREAM.map_w, at + 8 * STREAM.map_x if make is None else 0
+        new_ring(barriers, stages, WARPS, w, x, (of_w, 0, of_x))
         if warp == WARPS:
             bring_matrix(args, barriers, ring, stage_bytes, hi)
         elif warp > WARPS:

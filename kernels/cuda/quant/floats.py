@@ -3,12 +3,16 @@
 As in `stream.py` a block has some panels of 16 rows of a weight at a time for all of k, in a ring; here its warps take
 units of 32 of k in turn, whose integers become 16-bit floats in registers, and scales are multiplied with the sums of a
 unit. What counts is instructions: those of integers take two cycles of a scheduler each, and products six, of which
-little is at the same time. So 4 bits take an instruction for two and a shift (they are 128 too large then in bfloat16,
-which a product of x with that number puts right), and what a thread reads is at places that it knows before.
+little is at the same time. So integers of 4 bits are multiplied as they lie, an instruction for two of them: a half of
+a word with its lowest 4 bits, all others 0, is a subnormal float, q times 2^-133 (bfloat16) or 2^-24 (float16). What a
+thread reads is at places that it knows before, and it asks whether the next step is there before this one has ended. Of
+14336 x 4096 with 4 bits by 16 rows these two took 13.2 to 12.1 us.
 
 (On the matrix units of warpgroups, whose left operand is 64 rows in registers, 16 rows of int4 took 19.5 us instead of
 15.1: such a product takes as long for 16 columns as for 64.)
 """
+
+import math
 
 from numba import types
 
@@ -16,25 +20,26 @@ from ...blocks.cuda import GATING
 from ...blocks.cuda import PACKED_STREAM as BLOCK
 from ...build import jit
 from ...cpu.quant.panels import LANES, record_bytes
-from ...cpu.quant.traits import bits_of, format_of, has_min, is_flat, unit_bytes
+from ...cpu.quant.traits import bits_of, format_of, has_min, is_flat, unit_bytes, zero_of
 from ...lang.by_type import by_type
+from ...lang.formats import UNIT
 from ...lang.mma import (
     both,
     even_first,
+    lifted,
     load_shared,
     multiply_halves,
     settled,
     shared_stores,
     spread_even_bytes,
-    spread_nibbles,
     twice,
     two_halves,
 )
 from ...lang.ptx import (
     WARP,
-    barrier,
     barrier_of,
     barrier_wait,
+    barriers_over,
     block,
     generic,
     thread,
@@ -54,20 +59,18 @@ from ...lang.simd import (
     vstore_first,
 )
 from ..gemm.sizes import STREAM_PANELS, STREAM_WARPS, float_warps, stream_head
-from ..ring import X, bring_x, following, free, new_ring, places_of, stage_of, sums_at
+from ..ring import APART, X, bring_x, following, free, new_ring, places_of, stage_of, sums_at
 from .parameters import parameters
 from .rows import four, level_of_format
-from .stream import bring_panels, each, matrix_step, next_of, place_of, plane_step, scales_at, times_of
+from .stream import bring_panels, each, maps_of, matrix_step, next_of, place_of, plane_step, scales_at, times_of
 
-F32, U32, I64 = types.float32, types.uint32, types.int64
+F32, U8, U32, I64 = types.float32, types.uint8, types.uint32, types.int64
 HALF = 8 * 128  # bytes from the first eight rows of x to the others, in 64 of k
 
 
 def _excess_of(form, T):
     """By how much the numbers that are multiplied are larger than q - zero, or q where there are minimums."""
-    if form.bits == 4:
-        return form.zero + (128 if T.instance_type.name == "ic_bfloat16" else 0)
-    return form.zero - level_of_format(form, T)
+    return form.zero - (level_of_format(form, T) if form.bits == 8 else 0)
 
 
 @by_type
@@ -75,6 +78,57 @@ def excess_of(F, T):
     """The same, in kernels."""
     excess = _excess_of(format_of(F), T)
     return lambda F, T: excess
+
+
+# ---- integers that are subnormal floats ----------------------------------------------------------
+# bfloat16 has the exponents of float32: for products that float32 has exactly, x is multiplied with 2^LIFT, which is
+# right for elements from 2^-105 to below 2^32. Larger ones end as infinity or NaN: results that are not finite, or so
+# small that such elements count, are added up again without (`careful`); what is below 2^-112 counts as 0. Integers in
+# the high halves of bytes stay there, 16 times as large, and their x is multiplied with 1/16 of that. float16 needs
+# nothing of this, but would not have the 1/16 exactly: its high halves are shifted.
+
+LIFT, SMALL = 96, 2.0**-90
+
+
+def _is_lifted(form, T):
+    return form.bits == 4 and T.instance_type.name == "ic_bfloat16"
+
+
+@by_type
+def is_lifted(F, T):
+    """Whether x is multiplied with a power of 2 first."""
+    value = _is_lifted(format_of(F), T)
+    return lambda F, T: value
+
+
+@by_type
+def undone(F, T):
+    """What sums of products are multiplied with in the end."""
+    form, bf16 = format_of(F), T.instance_type.name == "ic_bfloat16"
+    by = 1.0 if form.bits == 8 else 2.0 ** (133 - LIFT if bf16 else 24)
+    return lambda F, T: F32(by)
+
+
+@jit.inline
+def is_unsure(value):
+    """Whether a result may be of elements of x that are too large, or too small, for that."""
+    size = abs(value)
+    return not size < F32(math.inf) or 0 < size < F32(SMALL)
+
+
+@jit.inline
+def careful(args, number, row, token, F, T):
+    """A result of integers of 4 bits, added up one by one, without what follows sums."""
+    k, shift, within = load(args, BLOCK.k), load(args, BLOCK.shift), row % LANES
+    panel = load(args, BLOCK.weight0 + number) + row // LANES * load(args, BLOCK.panel_bytes)
+    x, total = ptr(load(args, BLOCK.map_x), T) + token * k, F32(0)
+    for i in range(k):
+        unit, quad = i // UNIT, i >> 2 & 7
+        scale, minimum = parameters(F, panel + k // UNIT * unit_bytes(F), unit, shift, within)
+        byte = load(ptr(panel + unit * unit_bytes(F) + 4 * (LANES * (quad & 3) + within) + (i & 3), U8), 0)
+        q = (I64(byte) >> 4 * (quad >> 2) & 15) - zero_of(F)
+        total += F32(load(x, i)) * (F32(q) * F32(scale) + F32(minimum))
+    return total
 
 
 # ---- operands ------------------------------------------------------------------------------------
@@ -96,9 +150,19 @@ def operands(at, other, F, T):
     """The integers of a unit of a panel as floats, of two neighbouring rows: of quads t and (at `other`) t + 4."""
     form = format_of(F)
 
-    def four_bits(at, other, F, T):
+    def as_they_lie(at, other, F, T):
         v = load_shared(at, U32, 2, 1, 0)
-        return spread_nibbles(lane(v, 0), T), spread_nibbles(lane(v, 1), T)
+        w = v >> U32(8)
+        low = both(v & U32(0x000F000F), w & U32(0x000F000F))
+        found = both(low, both(v & U32(0x00F000F0), w & U32(0x00F000F0)))
+        return even(found), odd(found)
+
+    def shifted(at, other, F, T):
+        v = load_shared(at, U32, 2, 1, 0)
+        u = v >> U32(4)
+        low = both(v & U32(0x000F000F), v >> U32(8) & U32(0x000F000F))
+        found = both(low, both(u & U32(0x000F000F), u >> U32(8) & U32(0x000F000F)))
+        return even(found), odd(found)
 
     level = level_of_format(form, T)
 
@@ -107,40 +171,68 @@ def operands(at, other, F, T):
         a = both(spread_even_bytes(lane(v, 0), level, T), spread_even_bytes(lane(w, 0), level, T))
         return a, both(spread_even_bytes(lane(v, 1), level, T), spread_even_bytes(lane(w, 1), level, T))
 
-    return four_bits if form.bits == 4 else eight_bits
+    return eight_bits if form.bits == 8 else as_they_lie if _is_lifted(form, T) else shifted
 
 
 @jit.inline
 def own_x():
-    """Where a thread's words of x lie in 64 of k, of which its warp's units are the same half."""
+    """Where a thread's words of x lie in 64 of k, of which its warp's units are the same half.
+
+    Column g of a product is such a row of x that what a half of a warp reads meets in no bank.
+    """
     t, g = thread() % 4, thread() % WARP // 4
-    chunk = (thread() // WARP & 1) * 4 + (t >> 1)
-    return g * 128 + 8 * (t & 1) + ((chunk ^ g) << 4)
+    row, chunk = 2 * (g & 3) + (g >> 2), (thread() // WARP & 1) * 4 + (t >> 1)
+    return row * 128 + 8 * (t & 1) + ((chunk ^ row) << 4)
 
 
 @jit.inline
-def fetch_x(at, own):
-    """The words of quads t and t + 4 of a unit of a row of x, in the order in which integers of the weight come."""
-    return even_first(both(load_shared(at + own, U32, 2, 1, 0), load_shared(at + (own ^ 32), U32, 2, 1, 0)))
+def own_token():
+    """The row of x of the first of a thread's two columns; that of the other is 2 more."""
+    return 4 * (thread() & 1) + (thread() >> 1 & 1)
 
 
 @by_type
-def correction(F, T):
-    """Words that x is multiplied with for what a product begins with: -excess; 1 where groups have minimums, of which
-    the excess is a part then.
-    """
-    form = format_of(F)
-    value = twice(1.0 if form.has_min else -float(_excess_of(form, T)), T.instance_type.name)
-    return lambda F, T: fill(value, U32, 4)
+def factored(x, F, T):
+    """Words of x times what they are multiplied with first."""
+    return (lambda x, F, T: lifted(x, LIFT, T)) if _is_lifted(format_of(F), T) else (lambda x, F, T: x)
 
 
 @jit.inline
-def sum_of(x, F, T):
-    """Sums of a unit of x times this, of the rows of x that a thread has sums of, where weights ask for them."""
+def fetch_x(at, own, F, T):
+    """The words of quads t and t + 4 of a unit of a row of x, in the order in which integers of the weight come."""
+    x = even_first(both(load_shared(at + own, U32, 2, 1, 0), load_shared(at + (own ^ 32), U32, 2, 1, 0)))
+    return factored(x, F, T)
+
+
+@by_type
+def correction(F, T, zero):
+    """Words that x is multiplied with for what a product begins with: -excess; 1 where groups have minimums, of which
+    the excess is a part then. `zero` is 0, which ptxas must not know: it would make them anew for each product.
+    """
+    form = format_of(F)
+    value = 1 if form.has_min else -_excess_of(form, T)
+    if form.bits == 8:
+        first = second = twice(float(value), T.instance_type.name)
+    else:
+        bits = (0x8000 if value < 0 else 0) * 0x10001
+        first, second = (bits | abs(value) * by * 0x10001 for by in (1, 16 if _is_lifted(form, T) else 1))
+
+    def words(F, T, zero):
+        a = both(fill(first + (zero >> 1), U32, 1), fill(first + (zero >> 2), U32, 1))
+        b = both(fill(second + (zero >> 3), U32, 1), fill(second + (zero >> 4), U32, 1))
+        c = both(fill(first + (zero >> 5), U32, 1), fill(first + (zero >> 6), U32, 1))
+        d = both(fill(second + (zero >> 7), U32, 1), fill(second + (zero >> 8), U32, 1))
+        return both(a, b), both(c, d)
+
+    return words
+
+
+@jit.inline
+def sum_of(x, words, F, T):
+    """Sums of a unit of x times these, of the rows of x that a thread has sums of, where weights ask for them."""
     if excess_of(F, T) == 0 and not has_min(F):
         return fill(0.0, F32, 4)
-    words = correction(F, T)
-    return multiply_halves(fill(0.0, F32, 4), words, words, x, T)
+    return multiply_halves(fill(0.0, F32, 4), words[0], words[1], x, T)
 
 
 @by_type
@@ -181,7 +273,7 @@ def factors(F, at, unit, shift, row, T):
 # more of 18.8, of 14336 x 4096 with 8 bits by 16 rows.)
 
 TILE = 16 * WARP  # bytes
-keep = shared_stores(4, [0])
+keep, put = shared_stores(4, [0]), shared_stores(1, [0])
 
 
 @jit.inline
@@ -244,19 +336,34 @@ def finisher(tokens, bands, parts, gating):
             store_two(y, row, value, left)
 
     @jit.inline
+    def rounded_all(args, number, row, left, token, count, total, scales, second, F, T, GATE):
+        """The results of a thread's sums of a tile."""
+        first, other = even(total), odd(total)
+        if is_flat(F):
+            first, other = first * scales, other * scales
+        rounded(args, number, row, left, token, first, second, F, T, GATE)
+        if token + 2 < count:
+            rounded(args, number, row, left, token + 2, other, second, F, T, GATE)
+
+    @jit.inline
     def finish(args, memory, item, second, count, tile, scales, F, T, GATE):
         number, row, left = place(args, item, second, tile)
-        token = 2 * (thread() % 4) + 8 * (tile % halves)
+        token = own_token() + 8 * (tile % halves)
         if tile < tiles and left > 0 and token < count:
             total, at = fill(0.0, F32, 4), tile_at(memory, tile)
             for part in range(parts):
                 total = total + load_shared(at + part * (tiles * TILE), F32, 4, 1, 0)
-            first, other = even(total), odd(total)
-            if is_flat(F):
-                first, other = first * scales, other * scales
-            rounded(args, number, row, left, token, first, second, F, T, GATE)
-            if token + 1 < count:
-                rounded(args, number, row, left, token + 1, other, second, F, T, GATE)
+            total = total * undone(F, T)
+            rounded_all(args, number, row, left, token, count, total, scales, second, F, T, GATE)
+            if not is_lifted(F, T):
+                return
+            first, other = is_unsure(lane(total, 0)) or is_unsure(lane(total, 1)), is_unsure(lane(total, 2))
+            if first or other or is_unsure(lane(total, 3)):
+                for i in range(4):
+                    own, its = min(row + i // 2, row + left - 1), min(token + 2 * (i & 1), count - 1)
+                    put(at + 4 * i, fill(careful(args, number, own, its, F, T), F32, 1))
+                total = load_shared(at, F32, 4, 1, 0)
+                rounded_all(args, number, row, left, token, count, total, scales, second, F, T, GATE)
 
     return own_scales, finish
 
@@ -303,14 +410,23 @@ def _product(tokens, bands, gating=False):
     every = each(one, bands)
 
     @jit.inline
-    def unit_of(at, own, F, T):
+    def unit_of(at, own, words, F, T):
         """(x of a unit; where its sums begin, for the first rows of x and the others, and the sums of x)."""
-        x = fetch_x(at, own)
-        y = fetch_x(at + HALF, own) if tokens > 8 else x
-        s, t = sum_of(x, F, T), sum_of(y, F, T) if tokens > 8 else fill(0.0, F32, 4)
+        x = fetch_x(at, own, F, T)
+        y = fetch_x(at + HALF, own, F, T) if tokens > 8 else x
+        s, t = sum_of(x, words, F, T), sum_of(y, words, F, T) if tokens > 8 else fill(0.0, F32, 4)
         if has_min(F):
             return (x, y), (fill(0.0, F32, 4), fill(0.0, F32, 4), s, t)
         return (x, y), (s, t, s, t)
+
+    @jit.inline
+    def add_unit(sums, at, unit, F, T):
+        """The sums of all panels with a unit of a step."""
+        place, x_at, planes, params, share, shift, row, words, x_words, x_by = at
+        x, more = unit_of(x_at + (unit >> 1) * (tokens * 128), x_words, x_by, F, T)
+        panel, records = place + unit * unit_bytes(F), near(F, place + share * planes, unit, shift, row)
+        at = settled(panel + words), settled(panel + 256 + (words ^ 32)), records, planes, params, row
+        return every(sums, at, x, more, unit, shift, F, T)
 
     @jit.inline
     def kept(sums, band, own, x, more, unit, shift, F, T):
@@ -334,36 +450,44 @@ def _product(tokens, bands, gating=False):
     def multiply(args, barriers, x_whole, ring, stage_bytes, hi, slabs, params, F, T, GATE):
         """What the warps do that multiply."""
         k, stages, share, count, shift = (
-            load(args, BLOCK.k), load(args, BLOCK.stages), load(args, BLOCK.share), load(args, BLOCK.tokens),
+            load(args, BLOCK.k), U32(load(args, BLOCK.stages)), load(args, BLOCK.share), load(args, BLOCK.tokens),
             load(args, BLOCK.shift),
         )  # fmt: skip
-        warp, row, x_begin, stage, phase = thread() // WARP, own_row(), load(args, BLOCK.map_x), 0, 0
+        warp, row, x_begin, stage, phase = thread() // WARP, own_row(), load(args, BLOCK.map_x), U32(0), U32(0)
         memory, planes, whole = sums_at(), plane_step(slabs, F), load(args, BLOCK.whole)
+        matrix = matrix_step(share, slabs, params, F)
+        there, behind = 0, 0 if whole != 0 else X  # whether a step is known to be there; where x's barrier is
+        x_first = x_whole if whole != 0 else ring + matrix
+        x_step, x_stage = (tokens * 128, 0) if whole != 0 else (0, stage_bytes)
         own, words, x_words = tile_at(memory, warp % parts * (halves * bands)), own_words(row, F), own_x()
-        matrix, item, second = matrix_step(share, slabs, params, F), block(), 0
+        x_by = correction(F, T, k >> 40)
+        item, second = block(), 0
         wait_for_others()
         if whole != 0:
             barrier_wait(barriers + X, 0)
         while item < hi:
             scales = own_scales(args, item, second, warp, F)
             more_scales = own_scales(args, item, second, warp + warps, F) if two else scales
-            start, unit, sums = 0, warp, times(fill_pairs())
-            while start < k >> 6:
+            start, unit, sums = U32(0), warp, times(fill_pairs())
+            while start < U32(k >> 6):
                 here, place = stage_of(barriers, ring, stage_bytes, stage)
-                barrier_wait(here, phase)
-                if whole == 0:
-                    barrier_wait(here + X, phase)
-                x_at = x_whole + start * (tokens * 128) if whole != 0 else place + matrix
-                while unit < 2 * slabs:
-                    x, more = unit_of(x_at + (unit >> 1) * (tokens * 128), x_words, F, T)
-                    panel, records = place + unit * unit_bytes(F), near(F, place + share * planes, unit, shift, row)
-                    at = settled(panel + words), settled(panel + 256 + (words ^ 32)), records, planes, params, row
-                    sums = every(sums, at, x, more, unit, shift, F, T)
-                    unit += warps
-                unit -= 2 * slabs
-                free(here, x_begin)
+                if there == 0:
+                    barrier_wait(here, phase)
+                    barrier_wait(here + behind, phase)
+                x_at = x_first + start * x_step + stage * x_stage
+                at = place, x_at, planes, params, share, shift, row, words, x_words, x_by
+                if 2 * slabs % warps == 0:
+                    for turn in range(2 * slabs // warps):
+                        sums = add_unit(sums, at, warp + turn * warps, F, T)
+                else:
+                    while unit < 2 * slabs:
+                        sums = add_unit(sums, at, unit, F, T)
+                        unit += warps
+                    unit -= 2 * slabs
                 stage, phase = following(stage, phase, stages)
-                start += slabs
+                there = barriers_over(barriers + APART * stage, barriers + APART * stage + behind, phase)
+                free(here, x_begin)
+                start = U32(start + slabs)
             if warps > parts:
                 if warp >= parts:
                     sums = keep_all(sums, own, 0, 0, 0, 0, F, T)
@@ -376,17 +500,17 @@ def _product(tokens, bands, gating=False):
             finish(args, memory, item, second, count, warp, scales, F, T, GATE)
             if two:
                 finish(args, memory, item, second, count, warp + warps, more_scales, F, T, GATE)
-            barrier_of(1, members)
             item, second = next_of(item, second, gating)
+            if item < hi:
+                barrier_of(1, members)
 
     @jit.inline
     def run(args, hi, F, T, SLABS, PARAMS, GATE):
         whole, k, warp = load(args, BLOCK.whole), load(args, BLOCK.k), thread() // WARP
         stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
         barriers, x_whole, ring, stage_bytes = places_of(head, matrix, SLABS, k, tokens, whole)
-        if thread() == 0:
-            new_ring(barriers, stages, warps, 0, load(args, BLOCK.map_x))
-        barrier()
+        maps = maps_of(args, F)
+        new_ring(barriers, stages, warps, 0, load(args, BLOCK.map_x), maps)
         if warp == warps:
             bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F, gating)
         elif warp > warps:

@@ -19,7 +19,6 @@ from ...lang.mma import load_shared, multiply_bytes
 from ...lang.ptx import (
     WARP,
     ask_for,
-    barrier,
     barrier_expect,
     barrier_of,
     barrier_wait,
@@ -86,6 +85,13 @@ def plane_step(slabs, F):
 def matrix_step(share, slabs, params, F):
     """Bytes of all that a step has of the weight."""
     return share * plane_step(slabs, F) + (share * params + 1023 & -1024)
+
+
+@jit.inline
+def maps_of(args, F, given=True):
+    """Where the maps of the first weight, of its parameters (0: there are none), and of x, if it is `given`, lie."""
+    at = address(args)
+    return at + 8 * BLOCK.map_w0, 0 if is_flat(F) else at + 8 * BLOCK.map_p0, at + 8 * BLOCK.map_x if given else 0
 
 
 @jit.inline
@@ -309,9 +315,7 @@ def _product(bands, make=None, gating=False):
         stages, matrix = load(args, BLOCK.stages), matrix_step(load(args, BLOCK.share), SLABS, PARAMS, F)
         barriers, x, x_digits, stage_bytes = places_of(head, matrix, SLABS, k, count, True)
         memory, ring = sums_memory(), x_digits + digits.bytes_of(count, k)
-        if thread() == 0:
-            new_ring(barriers, stages, PACKED_WARPS, 0, begin_of_x(args))
-        barrier()
+        new_ring(barriers, stages, PACKED_WARPS, 0, begin_of_x(args), maps_of(args, F, make is None))
         if warp == PACKED_WARPS:
             bring_panels(args, barriers, ring, stage_bytes, hi, SLABS, PARAMS, F, gating)
         elif warp > PACKED_WARPS:
