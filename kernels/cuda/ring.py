@@ -60,6 +60,13 @@ def lanes_of(at):
 
 
 @jit.inline
+def ask_for_map(tensor):
+    """Let the copy engine read a map, if it is one."""
+    if tensor != 0:
+        fetch_map(tensor)
+
+
+@jit.inline
 def new_ring(barriers, stages, warps, w, x, maps):
     """What all warps do first: they make the barriers of a ring that so many of them read, of a matrix and x at these
     addresses, and those that bring them ask for their maps (of the matrix, of what belongs to it, of x; 0: none).
@@ -68,9 +75,11 @@ def new_ring(barriers, stages, warps, w, x, maps):
     """
     if thread() % WARP == 0:
         warp = thread() // WARP
-        for i in range(3):
-            if maps[i] != 0 and warp == warps + i // 2:
-                fetch_map(maps[i])
+        if warp == warps:
+            ask_for_map(maps[0])
+            ask_for_map(maps[1])
+        elif warp > warps:
+            ask_for_map(maps[2])
         for i in range(warp, stages, warps + 2):
             barrier_new(barriers + APART * i, lanes_of(w))
             barrier_new(barriers + APART * i + X, lanes_of(x))
