@@ -403,22 +403,21 @@ def spread_even_bytes(typingctx, word, zero, T):
 
 
 @intrinsic(prefer_literal=True)
-def lifted(typingctx, v, exponent, T):
-    """Words of 16-bit floats times 2^exponent (a literal), those of the second half of a vector times 1/16 of that."""
+def lifted(typingctx, v, exponent):
+    """Words of bfloat16 times 2^exponent (a literal), those of the second half of a vector times 1/16 of that."""
     power = literal_of(exponent)
     if power is None:
         return None
-    name = T.instance_type.name
 
     def codegen(context, builder, sig, args):
         found, minus_zero = _lanes(builder, args[0]), ir.Constant(I32, 0x80008000)
-        text = f"fma.rn.{'bf16' if name == 'ic_bfloat16' else 'f16'}x2 $0, $1, $2, $3;"
         for i, word in enumerate(found):
-            by = ir.Constant(I32, twice(2.0 ** (power - 4 * (2 * i >= len(found))), name))
+            by = ir.Constant(I32, twice(2.0 ** (power - 4 * (2 * i >= len(found))), "ic_bfloat16"))
+            text = "fma.rn.bf16x2 $0, $1, $2, $3;"
             found[i] = asm(builder, text, "=r,r,r,r", [word, by, minus_zero], I32)
         return _vector(builder, found)
 
-    return v(v, exponent, T), codegen
+    return v(v, exponent), codegen
 
 
 @intrinsic

@@ -239,11 +239,6 @@ define i32 @sim_fma_f16(i32 %a, i32 %b, i32 %c) {
   %v = call i32 @py_fma(i32 0, i32 %a, i32 %b, i32 %c)
   ret i32 %v
 }
-define i32 @sim_sub_f16(i32 %a, i32 %b) {
-  %minus = xor i32 %b, -2147450880
-  %v = call i32 @py_fma(i32 0, i32 %a, i32 1006648320, i32 %minus)
-  ret i32 %v
-}
 define {float, float, float, float} @sim_mma(i32 %kind, PARAMETERS) noinline {
   %m = alloca [10 x i32], align 16
 STORES  %tid = call i32 @sim_tid()
@@ -358,7 +353,7 @@ ASM = {
     f"prmt.b32 $0, $1, 0, {0x4140}": "sim_low_bytes", f"prmt.b32 $0, $1, 0, {0x4342}": "sim_high_bytes",
     f"prmt.b32 $0, $1, 0, {0xBB99}": "sim_halves_below",
     f"lop3.b32 $0, $1, $2, $3, {0xEA}": "sim_masked", f"lop3.b32 $0, $1, $2, $3, {0xAE}": "sim_masked_not",
-    "fma.rn.bf16x2": "sim_fma_bf16", "fma.rn.f16x2": "sim_fma_f16", "sub.f16x2": "sim_sub_f16",
+    "fma.rn.bf16x2": "sim_fma_bf16", "fma.rn.f16x2": "sim_fma_f16",
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16": "sim_mma_bf16",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16": "sim_mma_f16",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32": "sim_mma_tf32",

@@ -160,7 +160,7 @@ def own_token():
 @by_type
 def factored(x, F, T):
     """Words of x times what they are multiplied with first."""
-    return (lambda x, F, T: lifted(x, LIFT, T)) if _is_lifted(format_of(F), T) else (lambda x, F, T: x)
+    return (lambda x, F, T: lifted(x, LIFT)) if _is_lifted(format_of(F), T) else (lambda x, F, T: x)
 
 
 @jit.inline
