@@ -251,10 +251,10 @@ OWN = {
     **{f"attention.decode.{name}": _HEAD_ROW for name in ("attend", "join")},
     **{
         f"attention.grouped.{name}_{size}": Shape(
-            "block", threads=32 * GROUPED_WARPS, shared=grouped_bytes(size), fixed=True
+            "block", threads=32 * GROUPED_WARPS, shared=grouped_bytes(size, name == "attend_bulk"), fixed=True
         )
         for size in GROUPED_SIZES
-        for name in ("attend", "turned_halves", "turned_interleaved")
+        for name in ("attend", "attend_bulk", "turned_halves", "turned_interleaved")
     },
     "attention.rows.attend": _HEAD_ROW,
     **{f"attention.grad.{name}": _HEAD_ROW for name in ("forward", "queries", "keys")},

@@ -172,7 +172,7 @@ def compile_ptx(name, source, arch, kind="thread", threads=None, blocks=0, clust
             ptx = ptx.replace(".param .align 8 .b8 kernel_param_0", ".param .align 64 .b8 kernel_param_0")
         if ".b128 " in ptx:  # which LLVM puts through as it stands: CUDA 12.4 and later have it
             ptx = re.sub(r"\.version 8\.[0-3]\b", ".version 8.4", ptx, count=1)
-        return ptx.replace(".entry kernel(", f".entry {entry_name(name)}("), words
+        return _with_aligned_memory(ptx).replace(".entry kernel(", f".entry {entry_name(name)}("), words
 
 
 def entry_name(name):
@@ -197,6 +197,23 @@ def _link_libdevice(module):
         from cuda.pathfinder import find_bitcode_lib  # in a wheel, or in an installed toolkit
 
         module.link_in(llvm.parse_bitcode(Path(find_bitcode_lib("device")).read_bytes()))
+
+
+_SHARED = re.compile(r"(\.shared \.align (\d+) \.b8 \w+\[)(\d+)(\];)")
+
+
+def _with_aligned_memory(ptx):
+    """PTX whose own shared memory ends at a multiple of 1024: dynamic memory lies behind it, where the driver's linker
+    puts it without regard to its alignment, of which LLVM has made use.
+    """
+    own = list(_SHARED.finditer(ptx)) if ".extern .shared" in ptx else []
+    if not own:
+        return ptx
+    *_, last = own
+    end = 0
+    for one in own:
+        end = -(-end // int(one[2])) * int(one[2]) + int(one[3])
+    return ptx[: last.start()] + f"{last[1]}{int(last[3]) + -end % 1024}{last[4]}" + ptx[last.end() :]
 
 
 _SIZE = re.compile(r"(\.param \.align 8 \.b8 kernel_param_0\[)\d+(\])")

@@ -524,6 +524,12 @@ barrier_new = _statement(
     "rr",
     "Make the 8 bytes at a shared address a barrier for so many arrivals (mbarrier.init, 9.7.12.15).",
 )
+barrier_end = _statement(
+    "barrier_end",
+    "mbarrier.inval.shared::cta.b64 [$0];",
+    "r",
+    "A barrier becomes memory again (mbarrier.inval).",
+)
 barrier_wait = _statement(
     "barrier_wait", _WAIT, "rr", "Wait until the phase of this parity of a barrier is over (mbarrier.try_wait)."
 )
@@ -585,6 +591,13 @@ copy_tile_once = _statement(
     + ", once;\n}",
     "rlrrrrr",
     "The same of what is not read again soon, which the second-level cache then keeps less than all else.",
+)
+copy_bytes = _statement(
+    "copy_bytes",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [$0], [$1], $2, [$3];",
+    "rlrr",
+    """copy_bytes(to, address, count, barrier): start to copy so many bytes to a shared address, all multiples of 16;
+    the barrier counts them (cp.async.bulk, 9.7.8.24.5).""",
 )
 fetch_map = _statement(
     "fetch_map",

@@ -27,6 +27,9 @@ def dense(**changes):
     return problem._replace(**changes)
 
 
+TOGETHER = (300 * 128, 64, 300 * 64)  # strides of keys where the tokens of a head follow one another
+
+
 def planned(problem):
     with load.on(Gpu()):
         return plan(problem)
@@ -61,6 +64,9 @@ def paged(block_size, columns=8):
         ({"dtype": "float64", "cache": "float64"}, "rows.attend"),
         ({"q_len": 1}, "grouped.attend_64"),
         ({"q_len": 1, "block_size": 8192}, "grouped.attend_64"),
+        ({"q_len": 1, "num_seqs": 64, "k": TOGETHER, "v": TOGETHER}, "grouped.attend_bulk_64"),
+        ({"q_len": 1, "num_seqs": 63, "k": TOGETHER, "v": TOGETHER}, "grouped.attend_64"),
+        ({"q_len": 1, "num_seqs": 64, "k": TOGETHER, "v": (*TOGETHER[:2], TOGETHER[2] + 4)}, "grouped.attend_64"),
         ({"q_len": 1, "kv_heads": 8}, "decode.attend"),
         ({"q_len": 1, "size_qk": 32, "size_v": 32}, "decode.attend"),
         ({"q_len": 1, "dtype": "float32", "cache": "float32"}, "decode.attend"),
@@ -350,9 +356,13 @@ def test_int8_caches_and_slopes(dtype, tolerance, size, block_size, lengths, sto
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="needs a GPU")
+@pytest.mark.parametrize("how", ["heads first", "tokens first", "anywhere", "apart"])
 @pytest.mark.parametrize("size", [64, 128, 256])
-@pytest.mark.parametrize("heads, kv_heads, block_size, window", [(16, 2, 16, None), (24, 1, 32, 70), (6, 3, 128, None)])
-def test_decoding_with_shared_keys(size, heads, kv_heads, block_size, window):
+@pytest.mark.parametrize(
+    "heads, kv_heads, block_size, window",
+    [(16, 2, 16, None), (24, 1, 32, 70), (40, 1, 64, None), (6, 3, 128, None), (6, 3, 701, 300)],
+)
+def test_decoding_with_shared_keys(size, heads, kv_heads, block_size, window, how):
     rng, lens = np.random.default_rng(5), np.array([700, 0, 129, 1, 33], "i4")
     blocks = -(-700 // block_size)
     table = rng.permutation(5 * blocks).reshape(5, blocks).astype("i4")
@@ -364,6 +374,21 @@ def test_decoding_with_shared_keys(size, heads, kv_heads, block_size, window):
     q = rng.standard_normal((5, heads, size)).astype("f4")
     given = [ic.from_numpy(x).to(ic.bfloat16) for x in (q, *caches)]
     rest = [ic.from_numpy(x) for x in (np.arange(6, dtype="i4"), lens, table)]
-    found = ic.cached_attention(*(x.to("cuda") for x in (*given, *rest)), window=window)
     want = ic.cached_attention(*(x.to(ic.float32) for x in given), *rest, window=window)
+    on_gpu = [x.to("cuda") for x in given]
+    for i in (1, 2):
+        on_gpu[i] = laid(on_gpu[i], how)
+    found = ic.cached_attention(*on_gpu, *(x.to("cuda") for x in rest), window=window)
     assert error(found, want.numpy().astype(np.float64)) < 6e-3
+
+
+def laid(cache, how):
+    """The same cache of other strides: rows of a token together, at an odd address, or with something between rows."""
+    if how == "heads first":
+        return cache
+    if how == "tokens first":
+        return cache.transpose(1, 2).contiguous().transpose(1, 2)
+    more = {"anywhere": 1, "apart": 8}[how]
+    wide = ic.full((*cache.shape[:3], cache.shape[3] + 8), float("nan"), dtype=cache.dtype, device="cuda")
+    wide[..., more : more + cache.shape[3]] = cache
+    return wide[..., more : more + cache.shape[3]]

@@ -146,6 +146,18 @@ def test_what_says_its_round(name, kind):
         assert found.spilled == 0, found.said
 
 
+@pytest.mark.parametrize("name", ["attend_bulk_64", "attend_128"])
+def test_dynamic_memory_begins_at_a_multiple_of_1024(name):
+    """Behind what a kernel has of its own, where the driver's linker puts it (`target._with_aligned_memory`)."""
+    types, name = {"T": "bfloat16"}, f"attention.grouped.{name}"
+    source = render.stub(name, types, "cuda")
+    _, _, ptx = load.compiled(f"{name}-bfloat16", source, "sm_90a", policy.shape(name))
+    own = re.findall(r"\.shared \.align \d+ \.b8 \w+\[(\d+)\]", ptx.decode())
+    assert sum(map(int, own)) == 1024 and ".extern .shared .align 1024" in ptx.decode()
+    if found := assembled(ptx):
+        assert found.spilled <= 8, found.said
+
+
 HALVES = {"T": "bfloat16", "R": "bfloat16", "ACT": None}
 PANELS = {"F": "int4", "T": "bfloat16", "SLABS": 8, "PARAMS": 512}
 TURNED = {"T": "bfloat16", "C": "float32", "P": "int64", "U": "uint16"}

@@ -21,7 +21,10 @@ declare void @py_new(i32, i32)
 declare i32 @py_done(i32, i32)
 declare void @py_expect(i32, i32)
 declare void @py_tile(i32, i64, i32, i32, i32, i32, i32)
+declare void @py_bytes(i32, i64, i32, i32)
+declare void @py_end(i32)
 declare void @py_mma(i32, i32, ptr, i32)
+declare i32 @py_narrow(i32, float, float)
 declare i32 @py_fma(i32, i32, i32, i32)
 
 define void @sim_new(i32 %at, i32 %count) {
@@ -66,6 +69,20 @@ define void @sim_arrive(i32 %at) {
 define void @sim_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at) {
   call void @py_tile(i32 %to, i64 %map, i32 %i, i32 %j, i32 %k, i32 %l, i32 %at)
   call void @tell()
+  ret void
+}
+define void @sim_bytes(i32 %to, i64 %from, i32 %count, i32 %at) {
+  call void @py_bytes(i32 %to, i64 %from, i32 %count, i32 %at)
+  call void @tell()
+  ret void
+}
+define void @sim_end(i32 %at) {
+  call void @py_end(i32 %at)
+  ret void
+}
+define void @sim_clear(i32 %at) noinline {
+  %p = inttoptr i32 %at to ptr
+  store volatile <4 x i32> zeroinitializer, ptr %p, align 16
   ret void
 }
 define void @sim_fetch(i64 %map) {
@@ -235,6 +252,14 @@ define i32 @sim_fma_bf16(i32 %a, i32 %b, i32 %c) {
   %v = call i32 @py_fma(i32 1, i32 %a, i32 %b, i32 %c)
   ret i32 %v
 }
+define i32 @sim_narrow_bf16(float %a, float %b) {
+  %v = call i32 @py_narrow(i32 1, float %a, float %b)
+  ret i32 %v
+}
+define i32 @sim_narrow_f16(float %a, float %b) {
+  %v = call i32 @py_narrow(i32 0, float %a, float %b)
+  ret i32 %v
+}
 define i32 @sim_fma_f16(i32 %a, i32 %b, i32 %c) {
   %v = call i32 @py_fma(i32 0, i32 %a, i32 %b, i32 %c)
   ret i32 %v
@@ -320,6 +345,32 @@ def _mma_of_floats():
     return f"{head} noinline {{\n{body}\n  ret {{float, float, float, float}} {made}\n}}\n"
 
 
+def _matrices(name, turned):
+    """Words of four tiles of 8 x 8 halves, whose rows lie where eight threads each say (ldmatrix)."""
+    lines = ["  %tid = call i32 @sim_tid()", "  %base = and i32 %tid, -32", "  %lane = and i32 %tid, 31"]
+    lines += ["  %group = lshr i32 %lane, 2", "  %four = and i32 %lane, 3", "  %two = shl i32 %four, 1"]
+    if turned:  # the same half of two neighbouring rows
+        lines += ["  %row = add i32 %base, %two", "  %behind = shl i32 %group, 1"]
+    else:
+        lines += ["  %row = add i32 %base, %group", "  %behind = shl i32 %four, 2"]
+    kind, made = "i16" if turned else "i32", "undef"
+    for k in range(4):
+        for i in range(1 + turned):
+            n = f"{k}{i}"
+            lines += [f"  %n{n} = add i32 %row, {8 * k + i}", f"  %r{n} = call i32 @exchange(i32 %at, i32 %n{n})"]
+            lines += [f"  %a{n} = add i32 %r{n}, %behind", f"  %p{n} = inttoptr i32 %a{n} to ptr"]
+            lines += [f"  %v{n} = load volatile {kind}, ptr %p{n}"]
+        if turned:
+            lines += [f"  %l{k} = zext i16 %v{k}0 to i32", f"  %m{k} = zext i16 %v{k}1 to i32"]
+            lines += [f"  %h{k} = shl i32 %m{k}, 16", f"  %w{k} = or i32 %l{k}, %h{k}"]
+        value = f"%w{k}" if turned else f"%v{k}0"
+        lines += [f"  %s{k} = insertvalue {{i32, i32, i32, i32}} {made}, i32 {value}, {k}"]
+        made = f"%s{k}"
+    body = "\n".join(lines)
+    four = "{i32, i32, i32, i32}"
+    return f"define {four} @{name}(i32 %at) noinline {{\n{body}\n  ret {four} {made}\n}}\n"
+
+
 _FOUR = """
 define {TYPE, TYPE, TYPE, TYPE} @four_TYPE(<4 x TYPE> %v) {
   %a = extractelement <4 x TYPE> %v, i32 0
@@ -334,7 +385,7 @@ define {TYPE, TYPE, TYPE, TYPE} @four_TYPE(<4 x TYPE> %v) {
 }
 """
 RUNTIME += "".join(_FOUR.replace("TYPE", kind) for kind in ("i32", "float"))
-RUNTIME += _mma_of_floats()
+RUNTIME += _mma_of_floats() + _matrices("sim_matrices", False) + _matrices("sim_matrices_turned", True)
 RUNTIME += "".join(_MMA.replace("NAME", name).replace("KIND", kind) for name, kind in (("bf16", "1"), ("f16", "0")))
 RUNTIME += "".join(_mma_of_bytes(name, kind) for name, kind in (("u8", 2), ("s8", 3)))
 RUNTIME = RUNTIME.replace("STORES", _STORES).replace("PARAMETERS", ", ".join(map(" ".join, _WORDS)))
@@ -342,6 +393,9 @@ _COPY = "{\\0A.reg .pred no;\\0Asetp.eq.u32 no, $2, 0;\\0Acp.async.ca.shared.glo
 ASM = {
     _COPY + "4": "sim_copy4", _COPY + "8": "sim_copy8", "cp.async.commit": "sim_nothing",
     "cp.async.wait": "sim_nothing",
+    "ldmatrix.sync.aligned.m8n8.x4.shared": "sim_matrices",
+    "ldmatrix.sync.aligned.m8n8.x4.trans": "sim_matrices_turned", "st.shared.v2.b64 [$0], {0, 0}": "sim_clear",
+    "cp.async.bulk.shared": "sim_bytes", "mbarrier.inval": "sim_end",
     "mbarrier.init": "sim_new", "{\\0A.reg .pred p;\\0AWAIT": "sim_wait", "mbarrier.arrive.expect_tx": "sim_expect",
     "{\\0A.reg .pred p, q;\\0AEITHER": "sim_wait_either", "{\\0A.reg .pred p, q;\\0A// OVER": "sim_over",
     "mbarrier.arrive.shared": "sim_arrive", "cp.async.bulk.tensor.4d": "sim_tile", "{\\0A.reg .b64 once": "sim_tile",
@@ -353,6 +407,7 @@ ASM = {
     f"prmt.b32 $0, $1, 0, {0x4140}": "sim_low_bytes", f"prmt.b32 $0, $1, 0, {0x4342}": "sim_high_bytes",
     f"prmt.b32 $0, $1, 0, {0xBB99}": "sim_halves_below",
     f"lop3.b32 $0, $1, $2, $3, {0xEA}": "sim_masked", f"lop3.b32 $0, $1, $2, $3, {0xAE}": "sim_masked_not",
+    "cvt.rn.bf16x2.f32": "sim_narrow_bf16", "cvt.rn.f16x2.f32": "sim_narrow_f16",
     "fma.rn.bf16x2": "sim_fma_bf16", "fma.rn.f16x2": "sim_fma_f16",
     "mma.sync.aligned.m16n8k16.row.col.f32.bf16": "sim_mma_bf16",
     "mma.sync.aligned.m16n8k16.row.col.f32.f16": "sim_mma_f16",
@@ -390,6 +445,17 @@ def _count(at, arrivals, nbytes):
 
 def _new(at, count):
     _barriers[at] = [count, count, 0, 0]
+
+
+def _end(at):
+    state = _barriers.pop(at)
+    assert state[1:3] == [state[0], 0], "a barrier ends amid a phase"
+
+
+def _bytes(to, source, count, at):
+    assert to % 16 == source % 16 == count % 16 == 0 < count
+    ctypes.memmove(to, source, count)
+    _count(at, 0, -count)
 
 
 def _done(at, parity):
@@ -434,6 +500,18 @@ def _fma(bf16, a, b, c):
     bits = found.view(np.uint32) >> 16 if bf16 else found.view(np.uint16)
     np.testing.assert_array_equal(_floats([int(bits[0]) | int(bits[1]) << 16], bf16), found)
     return ctypes.c_int32(int(bits[0]) | int(bits[1]) << 16).value
+
+
+def _narrow(bf16, high, low):
+    """Two floats as halves of a word, rounded to the nearest, which of two is even."""
+    values = np.array([low, high], np.float32)
+    if bf16:
+        bits = values.view(np.uint32)
+        halves = np.where(np.isnan(values), 0x7FFF, (bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)
+    else:
+        with np.errstate(over="ignore"):
+            halves = values.astype(np.float16).view(np.uint16)
+    return ctypes.c_int32(int(halves[0]) | int(halves[1]) << 16).value
 
 
 def _mma(tid, kind, at, given):
@@ -492,8 +570,9 @@ _I32, _I64 = ctypes.c_int32, ctypes.c_int64
 _CALLS = {
     "py_new": (_new, None, _I32, _I32), "py_done": (_done, _I32, _I32, _I32),
     "py_expect": (lambda at, nbytes: _count(at, 1, nbytes), None, _I32, _I32),
+    "py_bytes": (_bytes, None, _I32, _I64, _I32, _I32), "py_end": (_end, None, _I32),
     "py_tile": (_tile, None, _I32, _I64, *[_I32] * 5), "py_mma": (_mma, None, _I32, _I32, _I64, _I32),
-    "py_fma": (_fma, _I32, *[_I32] * 4),
+    "py_fma": (_fma, _I32, *[_I32] * 4), "py_narrow": (_narrow, _I32, _I32, *[ctypes.c_float] * 2),
 }  # fmt: skip
 _kept = {name: ctypes.CFUNCTYPE(result, *kinds)(function) for name, (function, result, *kinds) in _CALLS.items()}
 SYMBOLS = {name: ctypes.cast(function, ctypes.c_void_p).value for name, function in _kept.items()}

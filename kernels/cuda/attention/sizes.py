@@ -6,14 +6,18 @@ PAD = 16  # bytes behind a row in shared memory, so that neighbouring rows begin
 MOST_SHARED = 227 << 10  # bytes of a block's shared memory on sm_90
 LESS_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10}
 
-GROUPED_ROWS, GROUPED_KEYS, GROUPED_STAGES, GROUPED_WARPS = 16, 16, 3, 4  # of `grouped.py`
+GROUPED_ROWS, GROUPED_KEYS, GROUPED_AHEAD, GROUPED_WARPS = 16, 16, 2, 4  # of `grouped.py`: AHEAD steps of keys
 GROUPED_SIZES = (64, 128, 256)
 OTHER_SHARED = 2 << 10  # bytes of a block beside its dynamic shared memory: what it has of its own, and the driver's
 
 
-def grouped_bytes(size):
-    """Shared memory of `grouped.py`: queries, and of each warp some steps of keys and values."""
-    return (GROUPED_ROWS + GROUPED_WARPS * GROUPED_STAGES * 2 * GROUPED_KEYS) * (2 * size + PAD)
+def grouped_bytes(size, bulk=False):
+    """Shared memory of `grouped.py`: queries, and of each warp a step that is multiplied and those on their way, which
+    come as they lie with `bulk`, with a barrier each.
+    """
+    row, step = 2 * size + PAD, 2 * GROUPED_KEYS
+    coming = step * 2 * size + 8 if bulk else step * row
+    return GROUPED_ROWS * row + GROUPED_WARPS * (step * row + GROUPED_AHEAD * coming)
 
 
 class Tile(NamedTuple):

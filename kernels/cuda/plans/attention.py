@@ -23,6 +23,7 @@ MAX_SIZE = 1024  # elements of a head: `cuda/attention/rows.py`
 ROWS, KEYS, WIDTH = 128, 128, 64  # of a tile, of a step, of a slab: `cuda/attention/wgmma.py`
 WARPS, MOST_SLOTS, PARTS = 4, 64, 6  # of a block of `cuda/attention/decode.py`; parts of keys; blocks worth having
 PART_KEYS, BUSY = 256, 0.85  # of `cuda/attention/grouped.py`: keys that a block is worth; blocks of all that fit
+BULK_BLOCKS = 128  # from so many on the copy engine brings the keys: there is more to read than what is soon there
 ONE_PART = 1024  # room for keys of one token up to which it has one part, as a graph turns and writes these itself
 GROUP = 2  # query heads of a key/value head from which on `cuda/attention/grouped.py` serves
 MOST_TOKENS = 4  # of a sequence, on average, that are attended to one by one
@@ -82,12 +83,19 @@ def _is_grouped(p):
     return known and whole and grouped_bytes(p.size_v) <= most_shared(elsewhere().arch)
 
 
-def _parts(units, size, most):
-    """The fewest parts of the keys by which the blocks of so many units leave little of a GPU idle.
+def _in_bulk(p, tokens):
+    """Whether the copy engine can bring keys and values, of whose blocks rows follow one another then."""
+    together = p.k[1] == p.v[1] == p.size_v and all(step % 8 == 0 for x in (p.k, p.v) for step in x)
+    return elsewhere().arch == "sm_90a" and together and tokens > 1
+
+
+def _parts(units, shared, most):
+    """The fewest parts of the keys by which the blocks of so many units leave little of a GPU idle, each of which needs
+    so many bytes of shared memory.
 
     A second part costs a launch that joins them: 64 sequences of 4096 keys took 300 us in two parts, 275 in one.
     """
-    at_once = elsewhere().multiprocessors * (most_shared(elsewhere().arch) // (grouped_bytes(size) + OTHER_SHARED))
+    at_once = elsewhere().multiprocessors * (most_shared(elsewhere().arch) // (shared + OTHER_SHARED))
     for parts in range(1, most):
         blocks = units * parts
         if blocks >= BUSY * at_once * -(-blocks // at_once):
@@ -101,7 +109,8 @@ def _decode(p, tokens):
     grouped, types = _is_grouped(p), {"T": p.dtype, "SIZE": p.size_v}
     if grouped:
         most = 1 if tokens == 1 and room <= ONE_PART else min(MOST_SLOTS, room // PART_KEYS)
-        slots = parts = _parts(tokens * p.kv_heads, p.size_v, most)
+        bulk = _in_bulk(p, tokens)
+        slots = parts = _parts(tokens * p.kv_heads, grouped_bytes(p.size_v, bulk), most)
     else:
         wanted = -(-PARTS * elsewhere().multiprocessors // (tokens * p.kv_heads))
         slots = max(1, min(WARPS * wanted, MOST_SLOTS, room // (2 * _step(p))))
@@ -110,7 +119,8 @@ def _decode(p, tokens):
     at, numbers = numbers_of(p, scratch=slots > 1)
     numbers |= {"parts": parts, "slots": slots, "stats": rows * slots * p.size_v, "heads": p.heads}
     if grouped:
-        attend = kernel(f"attention.grouped.attend_{p.size_v}", T=p.dtype)
+        how = "attend_bulk" if bulk and tokens * p.kv_heads * parts >= BULK_BLOCKS else "attend"
+        attend = kernel(f"attention.grouped.{how}_{p.size_v}", T=p.dtype)
     else:
         attend = kernel("attention.decode.attend", **types, HEADS=min(group, 2) if group < 3 else 4)
     first = launch(attend, DECODE, tokens * p.kv_heads * parts, 1, at, **numbers)
