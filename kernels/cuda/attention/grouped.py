@@ -97,8 +97,8 @@ def _attend(size, turn=None, bulk=False):
     step_at, step_bytes = WARPS * stages * stage_bytes, 2 * KEYS * pitch if bulk else 0
     queries_at = step_at + WARPS * step_bytes
     barriers_at = queries_at + ROWS * pitch
-    times = KEYS // rows
-    some = min(times, 8)  # of 16 times a thread would need 64 registers
+    times = KEYS // rows  # that a warp copies of a step
+    some = min(times, 8)  # at once, as 16 would take 64 registers
     store_rows = shared_stores(4, [i * rows * pitch for i in range(some)])
     lined = 4 * (size + 8)  # bytes of a row of sums in shared memory, so that neighbouring ones begin in other banks
 
@@ -138,9 +138,9 @@ def _attend(size, turn=None, bulk=False):
     @jit.inline
     def spread_rows(here, to, j, bounds):
         """Copy a step from where it came to rows `pitch` bytes apart; values outside of the bounds are zeros then."""
-        lane, start, stop = thread() % WARP, bounds[0], bounds[1]
-        row = lane // chunks
-        from_keys, own = here + 16 * lane, to + row * pitch + 16 * (lane - row * chunks)
+        number, start, stop = thread() % WARP, bounds[0], bounds[1]
+        row = number // chunks
+        from_keys, own = here + 16 * number, to + row * pitch + 16 * (number - row * chunks)
         own_values = own + KEYS * pitch
         for i in range(0, times, some):
             store_rows(own + i * rows * pitch, load_shared(from_keys + i * at_once, F32, 4, some, at_once))
@@ -162,12 +162,12 @@ def _attend(size, turn=None, bulk=False):
         k_step, v_step = 2 * rows * load(args, ATTENTION.k_strides + 1), 2 * rows * load(args, ATTENTION.v_strides + 1)
         to += row * apart + at
         if joined or (start <= j and j + KEYS <= stop and (k | v | k_step | v_step) & 15 == 0):
-            for i in range(KEYS // rows):
+            for i in range(times):
                 there = I64(start <= j + row + i * rows < stop)
                 copy_16(to + i * at_once, k + i * k_step, there)
                 copy_16(to + tensor + i * at_once, v + i * v_step, there)
             return
-        for i in range(KEYS // rows):
+        for i in range(times):
             left = size if start <= j + row + i * rows < stop else 0
             bring_vector(k + i * k_step, left, to + i * at_once, T, T)
             bring_vector(v + i * v_step, left, to + tensor + i * at_once, T, T)
