@@ -111,11 +111,16 @@ class Call(Launcher):
         """Run an elementwise op as a part of this one."""
         return elementwise(kernels.OPS[name], inputs, out, call=self)
 
-    def lapack(self, function, *inputs):
-        """Results of NumPy's linear algebra or Fourier transforms as the op's: `function` takes and returns arrays.
+    @staticmethod
+    def threads():
+        """How many threads the op may use."""
+        return core_launch.threads()
 
-        For what the host's LAPACK and pocketfft compute, one array or several. Outputs take the arrays in the order of
-        `op.outputs`; a matrix that has no result is a ValueError.
+    def lapack(self, function, *inputs):
+        """Results of NumPy's linear algebra as the op's: `function` takes and returns arrays.
+
+        For what the host's LAPACK computes, one array or several. Outputs take the arrays in the order of `op.outputs`;
+        a matrix that has no result is a ValueError.
         """
         try:
             with np.errstate(all="ignore"):
@@ -133,6 +138,15 @@ class Call(Launcher):
                 copy_into(y, from_array(array, self.device))
             made.append(y)
         return tuple(made) if several else made[0]
+
+    def filled(self, shape, dtype, function, *inputs):
+        """The output, an array of the host for `function(result, *arrays)` to fill."""
+        y = self.out(shape, dtype)
+        array = y._values() if y.device is CPU else np.empty(shape, dtype)
+        function(array, *[x._values() for x in inputs])
+        if y.device is not CPU and y.numel_:
+            copy_into(y, from_array(array, self.device))
+        return y
 
     def finish(self, result):
         """Copy temporaries to the outputs they stand for."""

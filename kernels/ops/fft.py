@@ -5,6 +5,7 @@ by their number.
 """
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -14,38 +15,72 @@ from ._layout import check, check_dim
 
 _WIDE = ("float32", "float64")
 _TOLERANCE = {"float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12)}
+_SHARE = 1 << 16  # numbers that are worth a thread, which takes 50 us to begin
 _FORWARD = ("backward", "ortho", "forward")  # NumPy's names of the scales, forward and backward
 _BACKWARD = ("forward", "ortho", "backward")
 
 # ---- the transforms ------------------------------------------------------------------------------
 
 
-def _transformed(name, a, dims, sizes, norm, plain, divided, dtype):
-    """The transform of NumPy's of this name (`fftn` and the like), of `sizes` in `dims`, in a dtype.
+def _transformed(call, input, ways, dims, sizes, norms, dtype):
+    """The transforms of an input in `dims`, one after the other, in a dtype; `ways` are NumPy's functions of one dim.
 
-    NumPy computes sums as they are (`norm` is `plain`) of float32 in float64: 14.5 ms for a thousand of a thousand
-    numbers. Those that it divides by how many there are take 3.6, and are multiplied again. Its transforms of several
-    dims take 35 us more than those of one.
+    NumPy computes sums as they are (the second of the `norms`) of float32 in float64: 14.5 ms for a thousand of a
+    thousand numbers. Those that it divides by how many there are (the third) take 3.6, and are multiplied again. Its
+    transforms of several dims take 35 us more than those of one.
     """
+    norm, plain, divided = norms
     exact = norm != plain or np.dtype(dtype).char not in "fF"
-    kept = norm if exact else divided
-    if len(dims) == 1:
-        y = getattr(np.fft, name[:-1])(a, sizes[0], axis=dims[0], norm=kept)
-    else:
-        y = getattr(np.fft, name)(a, sizes, axes=dims, norm=kept)
-    y = y.astype(dtype, copy=False)
-    if not exact:
-        y *= np.float32(math.prod(sizes))
-    return y
+    norm, factor = (norm, None) if exact else (divided, np.float32(math.prod(sizes)))
+    shapes = [list(input.shape_)]
+    for way, dim, size in zip(ways, dims, sizes):
+        shapes.append([*shapes[-1][:dim], size // 2 + 1 if way == "rfft" else size, *shapes[-1][dim + 1 :]])
+
+    def transform(result, a):
+        between = np.result_type(dtype, np.complex64)
+        for i, shape in enumerate(shapes[1:]):
+            last = i == len(dims) - 1
+            y = result if last else np.empty(shape, between)
+            options = {"n": sizes[i], "axis": dims[i], "norm": norm}
+            _transform_lines(getattr(np.fft, ways[i]), a, y, options, factor if last else None, call.threads())
+            a = y
+
+    return call.filled(shapes[-1], np.dtype(dtype), transform, input)
+
+
+def _transform_lines(transform, a, y, options, factor, threads):
+    """y, the transform of an array in one dim, times a factor: its lines are shared by threads, as NumPy lets others
+    run meanwhile.
+    """
+    split = max((d for d in range(a.ndim) if d != options["axis"]), key=lambda d: a.shape[d], default=None)
+    parts = 1 if split is None else max(1, min(threads, a.shape[split], a.size // _SHARE))
+
+    def part(i):
+        own = ...
+        if parts > 1:
+            own = (slice(None),) * split + (slice(a.shape[split] * i // parts, a.shape[split] * (i + 1) // parts),)
+        with np.errstate(all="ignore"):
+            found = transform(a[own], **options)
+            y[own] = found if factor is None else np.multiply(found, factor, out=found)
+
+    if parts == 1:
+        part(0)
+        return
+    with ThreadPoolExecutor(parts - 1) as others:
+        rest = [others.submit(part, i) for i in range(1, parts)]
+        part(0)
+    for one in rest:
+        one.result()
 
 
 @op(dtypes=COMPLEX, samples=None, gradient="convention")
 def fft_c2c(call, input, dims, scale: int = 0, forward: bool = True):
     """Complex numbers to complex ones over `dims`, of the same shape."""
     check(call, input, "input")
-    name, names = ("fftn", _FORWARD) if forward else ("ifftn", _BACKWARD)
+    way, names = ("fft", _FORWARD) if forward else ("ifft", _BACKWARD)
+    dims, norms = dims[::-1], (names[scale], names[0], names[2])
     sizes = [input.shape_[d] for d in dims]
-    return call.lapack(lambda a: _transformed(name, a, dims, sizes, names[scale], names[0], names[2], a.dtype), input)
+    return _transformed(call, input, [way] * len(dims), dims, sizes, norms, input.dtype.numpy)
 
 
 @fft_c2c.grad("input")
@@ -58,8 +93,9 @@ def fft_r2c(call, input, dims, scale: int = 0):
     """Real numbers to complex ones over `dims`: of the last one, the n // 2 + 1 that the others follow from."""
     check(call, input, "input")
     kind = np.complex64 if input.dtype.itemsize == 4 else np.complex128
-    sizes, norms = [input.shape_[d] for d in dims], (_FORWARD[scale], _FORWARD[0], _FORWARD[2])
-    return call.lapack(lambda a: _transformed("rfftn", a, dims, sizes, *norms, kind), input)
+    dims, norms = dims[::-1], (_FORWARD[scale], _FORWARD[0], _FORWARD[2])
+    sizes = [input.shape_[d] for d in dims]
+    return _transformed(call, input, ["rfft"] + ["fft"] * (len(dims) - 1), dims, sizes, norms, kind)
 
 
 @fft_r2c.grad("input")
@@ -78,7 +114,7 @@ def fft_c2r(call, input, dims, size: int, scale: int = 0):
     kind = np.float32 if input.dtype.itemsize == 8 else np.float64
 
     norms = _BACKWARD[scale], _BACKWARD[0], _BACKWARD[2]
-    return call.lapack(lambda a: _transformed("irfftn", a, dims, sizes, *norms, kind), input)
+    return _transformed(call, input, ["ifft"] * (len(dims) - 1) + ["irfft"], dims, sizes, norms, kind)
 
 
 @fft_c2r.grad("input")

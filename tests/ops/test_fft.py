@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import infinicore as ic
+from infinicore import context
 
 RNG = np.random.default_rng(11)
 REAL = RNG.standard_normal((3, 4, 6))
@@ -98,3 +99,31 @@ def test_short_transforms(options):
         back = ic.istft(y.detach(), 8, window=ic.from_numpy(window), length=40, **options)
         there = torch.istft(u.detach(), 8, window=torch.from_numpy(window), length=40, **options)
         close(back, there)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn", "hfft"])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_threads_share_lines(name, dim, rng):
+    """Large transforms have the same bits with any number of threads, and are those of NumPy; NaN says nothing."""
+    x = rng.standard_normal((3, 300, 257)).astype(np.float32)
+    if not name.startswith(("rfft", "ihfft")):
+        x = (x + 1j * rng.standard_normal(x.shape)).astype(np.complex64)
+    x[0, 1, 2] = np.nan
+    options = {} if name[-1] in "2n" else {"dim": dim}
+    function, results = getattr(ic.fft, name), []
+    for turned in (x, np.asfortranarray(x)):
+        for count in (1, 2, 3):
+            with context.NumThreads(count):
+                results.append(function(ic.from_numpy(turned), **options).numpy())
+    for found in results[1:]:
+        np.testing.assert_array_equal(found.view(np.int32), results[0].view(np.int32))
+    x[0, 1, 2] = 0
+    with context.NumThreads(2):
+        found, out = function(ic.from_numpy(x), **options), None
+        out = ic.empty(found.shape, dtype=found.dtype)
+        assert function(ic.from_numpy(x), **options, out=out) is out
+    options = {"axis": dim} if options else {}
+    want = getattr(np.fft, name)(x.astype(np.complex128 if x.dtype.kind == "c" else np.float64), **options)
+    np.testing.assert_allclose(found.numpy(), want, rtol=0, atol=2e-6 * np.abs(want).max())
+    np.testing.assert_array_equal(out.numpy(), found.numpy())
