@@ -49,3 +49,13 @@ def test_caches(how, dtype, size, heads, kv_heads, block_size, window, device, r
     np.testing.assert_allclose(found, want, rtol=0, atol=(8e-3 if dtype == "bfloat16" else 1e-3) * np.abs(want).max())
     (used,) = [name for name in device.backend.kernels.used if name.startswith("attention")]
     assert used == f"attention.grouped.attend{'_bulk' * (how != 'tokens')}_{size}-{dtype}"
+
+
+def test_a_table_that_names_no_block(device, rng, monkeypatch):
+    """The copy engine brings another block, and the call is an error."""
+    monkeypatch.setattr(plans, "BULK_BLOCKS", 1)
+    q, k = (ic.from_numpy(rng.standard_normal(s).astype("f4")).to(ic.bfloat16) for s in ((2, 4, 64), (3, 2, 32, 64)))
+    table, lens = (ic.from_numpy(np.array(x, "i4")).to(device) for x in ([[0, 3], [1, -1]], [40, 33]))
+    with pytest.raises(ValueError, match="must name blocks from 0 to 2"):
+        ic.paged_attention(q.to(device), k.to(device), k.to(device), table, lens).cpu()
+    assert any("attend_bulk" in name for name in device.backend.kernels.used)
