@@ -122,7 +122,7 @@ def on_host(name):
     op = OPS[name]
     code = getattr(op.function, "__code__", None)
     names = set() if code is None else _names(code)
-    if op.family == "kernel" and "lapack" in names:
+    if op.family == "kernel" and not names.isdisjoint(("lapack", "fourier")):
         return True
     return op.family == "composite" and any(other in OPS and other != name and on_host(other) for other in names)
 

@@ -12,6 +12,7 @@ from ..core import launch as core_launch
 from ..core.tensor_cy import TensorBase
 from ..device import CPU
 from ..dtype import DType, can_cast
+from . import fourier
 from .elementwise import copy_into, elementwise, new_strides, result_type
 from .launcher import Launcher
 from .tensors import as_dtype, check_fits, empty, from_array, view, writable
@@ -111,16 +112,11 @@ class Call(Launcher):
         """Run an elementwise op as a part of this one."""
         return elementwise(kernels.OPS[name], inputs, out, call=self)
 
-    @staticmethod
-    def threads():
-        """How many threads the op may use."""
-        return core_launch.threads()
-
     def lapack(self, function, *inputs):
-        """Results of NumPy's linear algebra as the op's: `function` takes and returns arrays.
+        """Results of NumPy's linear algebra or Fourier transforms as the op's: `function` takes and returns arrays.
 
-        For what the host's LAPACK computes, one array or several. Outputs take the arrays in the order of `op.outputs`;
-        a matrix that has no result is a ValueError.
+        For what the host's LAPACK and pocketfft compute, one array or several. Outputs take the arrays in the order of
+        `op.outputs`; a matrix that has no result is a ValueError.
         """
         try:
             with np.errstate(all="ignore"):
@@ -139,13 +135,16 @@ class Call(Launcher):
             made.append(y)
         return tuple(made) if several else made[0]
 
-    def filled(self, shape, dtype, function, *inputs):
-        """The output, an array of the host for `function(result, *arrays)` to fill."""
+    def fourier(self, input, steps, factor, dtype):
+        """The output of Fourier transforms one after the other, times a factor, as `fourier.transformed` has them."""
+        threads = core_launch.threads()
+        if threads == 1 or input.numel_ < 2 * fourier.SHARE or self.device is not CPU:
+            return self.lapack(lambda a: fourier.transformed(a, steps, dtype, factor), input)
+        shape = input.shape_
+        for step in steps:
+            shape = fourier.shape_behind(shape, *step)
         y = self.out(shape, dtype)
-        array = y._values() if y.device is CPU else np.empty(shape, dtype)
-        function(array, *[x._values() for x in inputs])
-        if y.device is not CPU and y.numel_:
-            copy_into(y, from_array(array, self.device))
+        fourier.transform_into(y._values(), input._values(), steps, factor, threads)
         return y
 
     def finish(self, result):

@@ -5,7 +5,6 @@ by their number.
 """
 
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -15,70 +14,23 @@ from ._layout import check, check_dim
 
 _WIDE = ("float32", "float64")
 _TOLERANCE = {"float32": (1e-5, 1e-5), "float64": (1e-12, 1e-12)}
-_SHARE = 1 << 16  # numbers that are worth a thread, which takes 50 us to begin
 _FORWARD = ("backward", "ortho", "forward")  # NumPy's names of the scales, forward and backward
 _BACKWARD = ("forward", "ortho", "backward")
 
 # ---- the transforms ------------------------------------------------------------------------------
 
 
-def _transformed(call, input, ways, dims, sizes, norms, dtype):
-    """The transforms of an input in `dims`, one after the other, in a dtype; `ways` are NumPy's functions of one dim.
+def _steps(ways, dims, sizes, norms, dtype):
+    """(NumPy's functions of one dim, of these names, and their options; a factor of what they make in a dtype).
 
     NumPy computes sums as they are (the second of the `norms`) of float32 in float64: 14.5 ms for a thousand of a
     thousand numbers. Those that it divides by how many there are (the third) take 3.6, and are multiplied again. Its
     transforms of several dims take 35 us more than those of one.
     """
     norm, plain, divided = norms
-    exact = norm != plain or np.dtype(dtype).char not in "fF"
+    exact = norm != plain or dtype.char not in "fF"
     norm, factor = (norm, None) if exact else (divided, np.float32(math.prod(sizes)))
-    steps = [(getattr(np.fft, way), {"n": n, "axis": d, "norm": norm}) for way, d, n in zip(ways, dims, sizes)]
-
-    def transform(y):
-        for way, options in steps:
-            y = way(y, **options)
-        y = y.astype(dtype, copy=False)
-        if factor is not None:
-            y *= factor
-        return y
-
-    if call.threads() == 1 or input.numel_ < 2 * _SHARE:
-        return call.lapack(transform, input)
-    shapes = [input.shape_]
-    for way, d, n in zip(ways, dims, sizes):
-        shapes.append((*shapes[-1][:d], n // 2 + 1 if way == "rfft" else n, *shapes[-1][d + 1 :]))
-
-    def transform_by_threads(result, a):
-        for (way, options), shape in zip(steps[:-1], shapes[1:]):
-            y = np.empty(shape, np.result_type(dtype, np.complex64))
-            _transform_lines(way, a, y, options, None, call.threads())
-            a = y
-        _transform_lines(steps[-1][0], a, result, steps[-1][1], factor, call.threads())
-
-    return call.filled(shapes[-1], np.dtype(dtype), transform_by_threads, input)
-
-
-def _transform_lines(transform, a, y, options, factor, threads):
-    """y, the transform of an array in one dim, times a factor: its lines are shared by threads, as NumPy lets others
-    run meanwhile: 2.3 ms for a thousand of a thousand complex numbers, of one thread 3.4.
-    """
-    others = [d for d in range(a.ndim) if d != options["axis"]]
-    split = next((d for d in others if a.shape[d] >= threads), 0)
-    parts = max(1, min(threads, a.size // _SHARE)) if others and a.shape[split] >= threads else 1
-
-    def part(i):
-        own = ...
-        if parts > 1:
-            own = (slice(None),) * split + (slice(a.shape[split] * i // parts, a.shape[split] * (i + 1) // parts),)
-        with np.errstate(all="ignore"):
-            found = transform(a[own], **options)
-            y[own] = found if factor is None else np.multiply(found, factor, out=found)
-
-    with ThreadPoolExecutor(max(1, parts - 1)) as pool:
-        rest = [pool.submit(part, i) for i in range(1, parts)]
-        part(0)
-    for one in rest:
-        one.result()
+    return [(getattr(np.fft, way), {"n": n, "axis": d, "norm": norm}) for way, d, n in zip(ways, dims, sizes)], factor
 
 
 @op(dtypes=COMPLEX, samples=None, gradient="convention")
@@ -88,7 +40,8 @@ def fft_c2c(call, input, dims, scale: int = 0, forward: bool = True):
     way, names = ("fft", _FORWARD) if forward else ("ifft", _BACKWARD)
     dims, norms = dims[::-1], (names[scale], names[0], names[2])
     sizes = [input.shape_[d] for d in dims]
-    return _transformed(call, input, [way] * len(dims), dims, sizes, norms, input.dtype.numpy)
+    kind = np.dtype(input.dtype.numpy)
+    return call.fourier(input, *_steps([way] * len(dims), dims, sizes, norms, kind), kind)
 
 
 @fft_c2c.grad("input")
@@ -100,10 +53,11 @@ def _(f, g, dims, scale, forward):
 def fft_r2c(call, input, dims, scale: int = 0):
     """Real numbers to complex ones over `dims`: of the last one, the n // 2 + 1 that the others follow from."""
     check(call, input, "input")
-    kind = np.complex64 if input.dtype.itemsize == 4 else np.complex128
+    kind = np.dtype(np.complex64 if input.dtype.itemsize == 4 else np.complex128)
     dims, norms = dims[::-1], (_FORWARD[scale], _FORWARD[0], _FORWARD[2])
     sizes = [input.shape_[d] for d in dims]
-    return _transformed(call, input, ["rfft"] + ["fft"] * (len(dims) - 1), dims, sizes, norms, kind)
+    ways = ["rfft"] + ["fft"] * (len(dims) - 1)
+    return call.fourier(input, *_steps(ways, dims, sizes, norms, kind), kind)
 
 
 @fft_r2c.grad("input")
@@ -119,10 +73,9 @@ def fft_c2r(call, input, dims, size: int, scale: int = 0):
     """The inverse of `fft_r2c`, to `size` real numbers in the last of the `dims`."""
     check(call, input, "input")
     sizes = [*[input.shape_[d] for d in dims[:-1]], size]
-    kind = np.float32 if input.dtype.itemsize == 8 else np.float64
-
-    norms = _BACKWARD[scale], _BACKWARD[0], _BACKWARD[2]
-    return _transformed(call, input, ["ifft"] * (len(dims) - 1) + ["irfft"], dims, sizes, norms, kind)
+    kind = np.dtype(np.float32 if input.dtype.itemsize == 8 else np.float64)
+    ways, norms = ["ifft"] * (len(dims) - 1) + ["irfft"], (_BACKWARD[scale], _BACKWARD[0], _BACKWARD[2])
+    return call.fourier(input, *_steps(ways, dims, sizes, norms, kind), kind)
 
 
 @fft_c2r.grad("input")
