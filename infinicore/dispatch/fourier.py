@@ -38,8 +38,9 @@ def _share_lines(transform, a, y, options, factor, threads):
     for a thousand of a thousand complex numbers, one takes 3.4.
     """
     others = [d for d in range(a.ndim) if d != options["axis"]]
-    split = next((d for d in others if a.shape[d] >= threads), None)
-    parts = 1 if split is None else max(1, min(threads, a.size // SHARE))
+    longest = max(others, key=lambda d: a.shape[d], default=None)
+    split = next((d for d in others if a.shape[d] >= threads), longest)
+    parts = 1 if split is None else max(1, min(threads, a.shape[split], a.size // SHARE))
 
     def part(i):
         own = ...
