@@ -120,7 +120,7 @@ def test_threads_share_lines(name, dim, rng):
         np.testing.assert_array_equal(found.view(np.int32), results[0].view(np.int32))
     x[0, 1, 2] = 0
     with context.NumThreads(2):
-        found, out = function(ic.from_numpy(x), **options), None
+        found = function(ic.from_numpy(x), **options)
         out = ic.empty(found.shape, dtype=found.dtype)
         assert function(ic.from_numpy(x), **options, out=out) is out
     options = {"axis": dim} if options else {}
