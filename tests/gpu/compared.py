@@ -77,3 +77,40 @@ def check_rows_of_any_size(device, weight, exact, dtype, rng, rounding, count=2)
         assert not np.isfinite(got[0]).any()
         wanted = rows[1:] @ exact.T
         np.testing.assert_allclose(got[1:], wanted, rtol=0, atol=rounding * np.abs(wanted).max())
+
+
+def laid(cache, how):
+    """The same cache [blocks, heads, tokens, size]: tokens or heads first, at an odd address, or 8 elements between
+    rows.
+    """
+    if how == "heads first":
+        return cache
+    if how == "tokens first":
+        return cache.transpose(1, 2).contiguous().transpose(1, 2)
+    if how == "anywhere":
+        there = ic.empty(cache.numel() + 1, dtype=cache.dtype, device=cache.device)[1:].view(cache.shape)
+    else:
+        *outer, size = cache.shape
+        there = ic.full((*outer, size + 8), float("nan"), dtype=cache.dtype, device=cache.device)[..., 8:]
+    there.copy_(cache)
+    return there
+
+
+def decoded(device, rng, lens, heads, kv_heads, size, block_size, window, how, dtype):
+    """(what one query token of each sequence of these lengths makes of a cache there, the same in float32 here)."""
+    lens = np.array(lens, "i4")
+    blocks = -(-lens.max() // block_size)
+    table = rng.permutation(len(lens) * blocks).reshape(len(lens), blocks).astype("i4")
+    shape = (len(lens) * blocks, kv_heads, block_size, size)
+    caches = [rng.standard_normal(shape).astype("f4") for _ in range(2)]
+    for cache in caches:  # anything may lie behind the last key
+        for i, n in enumerate(lens):
+            for j in range(n, blocks * block_size):
+                cache[table[i, j // block_size], :, j % block_size] = np.nan
+    q = rng.standard_normal((len(lens), heads, size)).astype("f4")
+    q, *caches = (ic.from_numpy(x).to(getattr(ic, dtype)) for x in (q, *caches))
+    rest = [ic.from_numpy(x) for x in (np.arange(len(lens) + 1, dtype="i4"), lens, table)]
+    want = ic.cached_attention(*(x.to(ic.float32) for x in (q, *caches)), *rest, window=window).numpy()
+    own = [laid(cache.to(device), how) for cache in caches]
+    found = ic.cached_attention(q.to(device), *own, *(x.to(device) for x in rest), window=window)
+    return found.cpu().to(ic.float32).numpy(), want

@@ -7,11 +7,13 @@ from infinicore.kernels.build import load
 from infinicore.kernels.cuda import driver, policy
 from infinicore.kernels.cuda.attention import tiles as tiles_of_warps
 from infinicore.kernels.cuda.attention import wgmma
+from infinicore.kernels.cuda.plans import attention as plans
 from infinicore.kernels.cuda.plans import plan
 from infinicore.kernels.problems.attention import Attention, AttentionBackward, AttentionForward
 
 import infinicore as ic
 
+from . import compared
 from .without import Gpu, assembled, ptxas
 
 HAS_GPU = driver.device_count() > 0
@@ -362,33 +364,11 @@ def test_int8_caches_and_slopes(dtype, tolerance, size, block_size, lengths, sto
     "heads, kv_heads, block_size, window",
     [(16, 2, 16, None), (24, 1, 32, 70), (40, 1, 64, None), (6, 3, 128, None), (6, 3, 701, 300)],
 )
-def test_decoding_with_shared_keys(size, heads, kv_heads, block_size, window, how):
-    rng, lens = np.random.default_rng(5), np.array([700, 0, 129, 1, 33], "i4")
-    blocks = -(-700 // block_size)
-    table = rng.permutation(5 * blocks).reshape(5, blocks).astype("i4")
-    caches = [rng.standard_normal((5 * blocks, kv_heads, block_size, size)).astype("f4") for _ in range(2)]
-    for cache in caches:  # anything may lie behind the last key
-        for i, n in enumerate(lens):
-            for j in range(n, blocks * block_size):
-                cache[table[i, j // block_size], :, j % block_size] = np.nan
-    q = rng.standard_normal((5, heads, size)).astype("f4")
-    given = [ic.from_numpy(x).to(ic.bfloat16) for x in (q, *caches)]
-    rest = [ic.from_numpy(x) for x in (np.arange(6, dtype="i4"), lens, table)]
-    want = ic.cached_attention(*(x.to(ic.float32) for x in given), *rest, window=window)
-    on_gpu = [x.to("cuda") for x in given]
-    for i in (1, 2):
-        on_gpu[i] = laid(on_gpu[i], how)
-    found = ic.cached_attention(*on_gpu, *(x.to("cuda") for x in rest), window=window)
-    assert error(found, want.numpy().astype(np.float64)) < 6e-3
-
-
-def laid(cache, how):
-    """The same cache of other strides: rows of a token together, at an odd address, or with something between rows."""
-    if how == "heads first":
-        return cache
-    if how == "tokens first":
-        return cache.transpose(1, 2).contiguous().transpose(1, 2)
-    more = {"anywhere": 1, "apart": 8}[how]
-    wide = ic.full((*cache.shape[:3], cache.shape[3] + 8), float("nan"), dtype=cache.dtype, device="cuda")
-    wide[..., more : more + cache.shape[3]] = cache
-    return wide[..., more : more + cache.shape[3]]
+@pytest.mark.parametrize("bulk", [False, True])
+def test_decoding_with_shared_keys(size, heads, kv_heads, block_size, window, how, bulk, monkeypatch):
+    """`bulk`: by the copy engine, where it can read the cache, however few blocks there are."""
+    monkeypatch.setattr(plans, "BULK_BLOCKS", 1 if bulk else 1 << 30)
+    lens = (700, 0, 129, 1, 33)[: 5 - bulk]  # plans are kept: another number of sequences has another one
+    rng = np.random.default_rng(5)
+    found, want = compared.decoded("cuda", rng, lens, heads, kv_heads, size, block_size, window, how, "bfloat16")
+    assert np.linalg.norm(found - want) < 6e-3 * np.linalg.norm(want)

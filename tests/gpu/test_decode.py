@@ -11,44 +11,21 @@ from infinicore.kernels.cuda.plans import attention as plans
 
 import infinicore as ic
 
-from . import units
+from . import compared, units
 
+HOW = "heads first", "tokens first", "anywhere"
 pytestmark = pytest.mark.skipif(units.SHARED >> 31 > 0, reason="memory that 32 bits reach is to be had on x86-64 alone")
 
 
-def laid(cache, how):
-    """The same cache [blocks, heads, tokens, size] with other strides: tokens or heads first, or at an odd address."""
-    if how == "heads":
-        return cache
-    if how == "tokens":
-        return cache.transpose(1, 2).contiguous().transpose(1, 2)
-    wide = ic.full((cache.numel() + 1,), float("nan"), dtype=cache.dtype, device=cache.device)[1:].view(cache.shape)
-    wide.copy_(cache)
-    return wide
-
-
-@pytest.mark.parametrize("how, dtype", [("heads", "bfloat16"), ("tokens", "bfloat16"), ("anywhere", "float16")])
+@pytest.mark.parametrize("how, dtype", [*zip(HOW, ("bfloat16", "bfloat16", "float16"))])
 @pytest.mark.parametrize("size, heads, kv_heads, block_size, window", [(64, 6, 2, 16, None), (128, 36, 2, 150, 70)])
 def test_caches(how, dtype, size, heads, kv_heads, block_size, window, device, rng, monkeypatch):
     monkeypatch.setattr(plans, "BULK_BLOCKS", 1)
-    lens = np.array([150, 0, 17, 1], "i4")
-    blocks = -(-150 // block_size)
-    table = rng.permutation(4 * blocks).reshape(4, blocks).astype("i4")
-    caches = [rng.standard_normal((4 * blocks, kv_heads, block_size, size)).astype("f4") for _ in range(2)]
-    for cache in caches:  # anything may lie behind the last key
-        for i, n in enumerate(lens):
-            for j in range(n, blocks * block_size):
-                cache[table[i, j // block_size], :, j % block_size] = np.nan
-    q = rng.standard_normal((4, heads, size)).astype("f4")
-    q, *caches = (ic.from_numpy(x).to(getattr(ic, dtype)) for x in (q, *caches))
-    rest = [ic.from_numpy(x) for x in (np.arange(5, dtype="i4"), lens, table)]
-    want = ic.cached_attention(*(x.to(ic.float32) for x in (q, *caches)), *rest, window=window).numpy()
-    own = [laid(cache.to(device), how) for cache in caches]
-    found = ic.cached_attention(q.to(device), *own, *(x.to(device) for x in rest), window=window)
-    found = found.cpu().to(ic.float32).numpy()
+    lens = 150, 0, 17, 1
+    found, want = compared.decoded(device, rng, lens, heads, kv_heads, size, block_size, window, how, dtype)
     np.testing.assert_allclose(found, want, rtol=0, atol=(8e-3 if dtype == "bfloat16" else 1e-3) * np.abs(want).max())
     (used,) = [name for name in device.backend.kernels.used if name.startswith("attention")]
-    assert used == f"attention.grouped.attend{'_bulk' * (how != 'tokens')}_{size}-{dtype}"
+    assert used == f"attention.grouped.attend{'_bulk' * (how != 'tokens first')}_{size}-{dtype}"
 
 
 def test_a_table_that_names_no_block(device, rng, monkeypatch):
