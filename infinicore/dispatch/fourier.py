@@ -1,7 +1,5 @@
 """Fourier transforms of arrays of the host, by NumPy's pocketfft: of large ones, threads share the lines."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 
 SHARE = 1 << 16  # numbers that are worth a thread, which takes 50 us to begin
@@ -49,6 +47,8 @@ def _share_lines(transform, a, y, options, factor, threads):
         with np.errstate(all="ignore"):
             found = transform(a[own], **options)
             y[own] = found if factor is None else np.multiply(found, factor, out=found)
+
+    from concurrent.futures import ThreadPoolExecutor  # on first use: with `logging` it takes some ms
 
     with ThreadPoolExecutor(max(1, parts - 1)) as pool:
         rest = [pool.submit(part, i) for i in range(1, parts)]

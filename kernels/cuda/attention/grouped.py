@@ -51,11 +51,11 @@ from ..block import write
 from ..gemm.wgmma import ratio
 from .decode import INF, LOG2E, finite
 from .rows import owner
-from .sizes import GROUPED_AHEAD, GROUPED_KEYS, GROUPED_ROWS, GROUPED_SIZES, GROUPED_WARPS, PAD, SECOND
+from .sizes import GROUPED_BEGUN, GROUPED_KEYS, GROUPED_ROWS, GROUPED_SIZES, GROUPED_WARPS, PAD, SECOND
 from .tiles import bring_rows, bring_vector
 
 INT32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
-ROWS, KEYS, BEGUN, WARPS = GROUPED_ROWS, GROUPED_KEYS, GROUPED_AHEAD, GROUPED_WARPS
+ROWS, KEYS, BEGUN, WARPS = GROUPED_ROWS, GROUPED_KEYS, GROUPED_BEGUN, GROUPED_WARPS
 AHEAD = BEGUN - 1  # steps that may still be on their way when the oldest is needed
 VALUES = KEYS // 2  # scores of a thread
 AT = DECODE.WIDTH  # where the blocks of a rotary embedding and of a cache begin, behind that of attention

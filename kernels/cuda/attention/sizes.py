@@ -6,7 +6,7 @@ PAD = 16  # bytes behind a row in shared memory, so that neighbouring rows begin
 MOST_SHARED = 227 << 10  # bytes of a block's shared memory on sm_90
 LESS_SHARED = {"sm_80": 163 << 10, "sm_86": 99 << 10, "sm_89": 99 << 10}
 
-GROUPED_ROWS, GROUPED_KEYS, GROUPED_AHEAD, GROUPED_WARPS = 16, 16, 2, 4  # of `grouped.py`: AHEAD steps of keys
+GROUPED_ROWS, GROUPED_KEYS, GROUPED_BEGUN, GROUPED_WARPS = 16, 16, 2, 4  # of `grouped.py`: BEGUN steps on their way
 GROUPED_SIZES = (64, 128, 256)
 OTHER_SHARED = 2 << 10  # bytes of a block beside its dynamic shared memory: what it has of its own, and the driver's
 
@@ -17,7 +17,7 @@ def grouped_bytes(size, bulk=False):
     """
     row, step = 2 * size + PAD, 2 * GROUPED_KEYS
     coming = step * 2 * size + 8 if bulk else step * row
-    return GROUPED_ROWS * row + GROUPED_WARPS * (step * row + GROUPED_AHEAD * coming)
+    return GROUPED_ROWS * row + GROUPED_WARPS * (step * row + GROUPED_BEGUN * coming)
 
 
 class Tile(NamedTuple):
