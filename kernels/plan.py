@@ -7,6 +7,8 @@ so it is made once for a problem and kept.
 
 from typing import NamedTuple
 
+streamed = {}  # kernel -> places in its block: of the address of what it streams (`blocks.Block`), and of `item_bytes`
+
 
 class Launch(NamedTuple):
     """One launch: a compiled kernel over [0, n) in slices of at least `grain`.
@@ -39,6 +41,8 @@ def launch(kernel, block, n, grain, /, at=None, later=(), **numbers):
     {field: (name, offset)}, or None for an address of 0. Numbers that are named `later` come with each call.
     """
     at = at or {}
+    if block.streamed is not None:
+        streamed[kernel] = getattr(block, block.streamed), block.item_bytes
     wanted = [(place, *at.get(field, (field, 0))) for place, field in block.places if at.get(field, field) is not None]
     values = block.numbers(**dict.fromkeys(later, 0), **numbers)
     open_numbers = tuple((getattr(block, name), name) for name in later)

@@ -5,7 +5,9 @@ import ctypes
 import sys
 
 from ..kernels.blocks.driver import RECORD
+from ..kernels.blocks.pool import SHARED
 from ..kernels.cpu import threads
+from ..kernels.plan import streamed
 from . import launch
 
 
@@ -17,6 +19,22 @@ def raise_for(status, errors, name):
     if sentence is None:
         raise RuntimeError(f"kernel of `{name}` failed with code {status}")
     raise ValueError(sentence)
+
+
+def _streams(records):
+    """Of each launch, where what the next one that streams reads begins, the bytes of a thread's part, and the end.
+
+    Behind the last launch comes the first one: most graphs are replayed again at once.
+    """
+    found, ahead = [(0, 0, 0)] * len(records), (0, 0, 0)
+    for i in 2 * [*reversed(range(len(records)))]:
+        found[i] = ahead
+        kernel, args, n, parts = records[i][:4]
+        if kernel in streamed and parts > 1:
+            start, item_bytes = (args[place] for place in streamed[kernel])
+            count, each = parts % SHARED, max(1, parts // SHARED)
+            ahead = start, each * -(-n // (count * each)) * item_bytes, start + n * item_bytes
+    return found
 
 
 @contextlib.contextmanager
@@ -45,9 +63,11 @@ class Graph:
         at = ctypes.addressof(self._blocks)
         offset = 0
         parallel = False
-        for i, (kernel, args, n, parts, _, _) in enumerate(records):
+        for i, ((kernel, args, n, parts, _, _), (ahead, step, end)) in enumerate(zip(records, _streams(records))):
             self._blocks[offset : offset + len(args)] = args
-            row = RECORD(kernel=kernel, args=at + 8 * offset, n=n, parts=parts)[0]
+            row = RECORD(
+                kernel=kernel, args=at + 8 * offset, n=n, parts=parts, ahead=ahead, ahead_step=step, ahead_end=end
+            )[0]
             self._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)] = row
             offset += len(args)
             parallel = parallel or parts > 1

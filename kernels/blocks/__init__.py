@@ -64,7 +64,8 @@ class Block(ModuleType):
     `y_strides:3` are three integers (`y_strides:3=0` may be left out), and `dims*`, at the end, any number of integers.
     The very last field may be `pieces[]`: filled blocks, one after the other, as `PIECE.many` gives them. What follows
     a `#` in a line is a comment. A block that is declared `after` another one begins with the fields of that one, at
-    the same places.
+    the same places. `streamed` names a tensor that a launch reads once, in the order of its items, each of which has
+    `item_bytes` of it, a number of the block (0: it is read in another order).
 
     `BLOCK.size` is the place of a field, `BLOCK.WIDTH` the number of values without what `*` and `[]` add. `BLOCK(...)`
     takes every field as a keyword and returns (values, tensors): the int64 values, and the tensors that must live while
@@ -74,9 +75,9 @@ class Block(ModuleType):
     become a constant of all its fields at each use (56 fields used 40 times: 0.5 s of compiling instead of 0.2).
     """
 
-    def __init__(self, spec, after=None):
+    def __init__(self, spec, after=None, streamed=None):
         super().__init__("block", "An argument block.")
-        self._spec, self._after = spec, after
+        self._spec, self._after, self.streamed = spec, after, streamed
 
     def __getattr__(self, name):
         """A place, or `WIDTH`: they are attributes as soon as somebody has asked for the fields."""

@@ -26,7 +26,9 @@ BYTES = Block(
 
 # `rows` rows of a large matrix w times `tokens` rows of x; the result's strides along both
 DOT_ROWS = Block(
-    "w x out bias? residual? | rows tokens k w_stride x_stride row_step token_step alpha:f64 batch=0 dims*"
+    """w x out bias? residual? |
+    rows tokens k w_stride x_stride row_step token_step item_bytes alpha:f64 batch=0 dims*""",
+    streamed="w",
 )
 
 # `tokens` rows of x times the `columns` of b, in chunks
@@ -39,7 +41,8 @@ ADD_ROWS = Block(
 # `thread_bytes` is 0; `piece` elements of k have a sum of their own (0: as the kernel likes)
 PANELS = Block(
     """w x out bias? residual? scratch |
-    rows tokens k w_stride x_stride x_k out_stride thread_bytes piece=0 alpha:f64 batch dims*"""
+    rows tokens k w_stride x_stride x_k out_stride thread_bytes item_bytes piece=0 alpha:f64 batch dims*""",
+    streamed="w",
 )
 
 # sums of operands of 8 bits times their scales, which are `a_step` and `b_step` elements apart (0: one for all)

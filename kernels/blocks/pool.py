@@ -25,12 +25,14 @@ def grain_of(n, parts):
 
 
 FUTEX = 0  # the number of that call of the system; 0: there is none, and workers sleep in turns
+AHEAD_BYTES = 1  # how much a thread asks for of what it reads next
 FIRST_JOB = LINE
 
 # words of a job: the bits of the slices that nobody has begun, then
 KERNEL, ARGS, N, PARTS, STATUS, EACH, THREADS = range(LINE, LINE + 7)  # `EACH`: slices of a thread
 DONE = 2 * LINE  # slices
 TAKEN = 3 * LINE  # 1 while this is somebody's job
+AHEAD, AHEAD_STEP, AHEAD_END = range(TAKEN + 1, TAKEN + 4)  # what its threads read next (`blocks/driver.py`)
 JOB = 4 * LINE
 
 FIRST_BOX = FIRST_JOB + JOBS * JOB  # of workers, a line each

@@ -29,6 +29,7 @@ REORDER = Block("x order y | k")  # y[row, i] = x[row, order[i]]
 # `scratch` and the numbers that have defaults are those of the product that expands the weight: bytes of a panel of x,
 # and of the scratch of each thread.
 PRODUCT = Block(
-    "x scales? fixes? weight y bias? scratch? | rows columns k units panel_bytes shift y_stride "
-    "x_bytes=0 thread_bytes=0"
+    """x scales? fixes? weight y bias? scratch? |
+    rows columns k units panel_bytes shift y_stride item_bytes=0 x_bytes=0 thread_bytes=0""",
+    streamed="weight",
 )

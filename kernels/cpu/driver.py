@@ -15,7 +15,7 @@ from . import pool
 @jit.inline
 def drive(kernel, args, n, parts):
     """Run [0, n) as `parts` says (`blocks/pool.py`); an error code if any slice returned one."""
-    return pool.split(kernel, args, n, parts)
+    return pool.split(kernel, args, n, parts, 0, 0, 0)
 
 
 @jit.inline
@@ -34,7 +34,8 @@ def replay(args, lo, hi):
         if parts <= 1:
             status = call_kernel(kernel, block, 0, n, 0)
         else:
-            status = drive(kernel, block, n, parts)
+            ahead, end = load(record, RECORD.ahead), load(record, RECORD.ahead_end)
+            status = pool.split(kernel, block, n, parts, ahead, load(record, RECORD.ahead_step), end)
         if status != 0:
             return status + 1000 * i
     return 0

@@ -131,13 +131,29 @@ def cache_bytes(root=""):
         if cpu in seen:
             continue
         seen.add(cpu)
-        caches = Path(f"{root}/sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*")
-        last = max(caches, key=lambda cache: _text(cache / "level"), default=None)
-        size = "" if last is None else _text(last / "size")
-        if size.endswith("K") and size[:-1].isdigit():  # as Linux writes it
-            total += int(size[:-1]) << 10
-            seen.update(cpu_list(_text(last / "shared_cpu_list")))
+        caches = _caches(cpu, root)
+        if caches:
+            size, sharing = caches[max(caches)]
+            total += size
+            seen.update(sharing)
     return total or 32 << 20
+
+
+def second_level_bytes(root=""):
+    """Bytes of a CPU's part of its second-level cache; 512 KiB where the system does not say."""
+    cpu = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    size, sharing = _caches(cpu, root).get("2", (512 << 10, (0,)))
+    return size // max(1, len(sharing))
+
+
+def _caches(cpu, root):
+    """{level: (bytes, CPUs that share it)} of the caches of a CPU that hold data."""
+    found = {}
+    for cache in Path(f"{root}/sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
+        size = _text(cache / "size")
+        if size.endswith("K") and size[:-1].isdigit() and _text(cache / "type") != "Instruction":  # as Linux writes it
+            found[_text(cache / "level")] = int(size[:-1]) << 10, cpu_list(_text(cache / "shared_cpu_list"))
+    return found
 
 
 def huge_pages(root=""):

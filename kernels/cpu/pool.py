@@ -14,6 +14,9 @@ slice back.
 
 A worker has a box, which callers count up by 2; its lowest bit says that the worker sleeps and has to be woken. It
 looks into its box for a moment before it sleeps (`SPIN`).
+
+Meanwhile it asks for the first lines that it will read in the next launch of a graph that streams, so that memory is
+not idle while threads wait for each other, and for the small launches between.
 """
 
 from numba import types
@@ -33,12 +36,14 @@ from ..lang.atomic import (
     replace,
     store_release,
 )
-from ..lang.simd import address, load, ptr, stack, store
+from ..lang.memory import LINE_BYTES
+from ..lang.simd import address, load, prefetch, ptr, stack, store
 
-I64 = types.int64
+I8, I64 = types.int8, types.int64
 BITS = 64  # slices that a word has bits for
 SPIN = 10_000  # turns, some 100 us
 CALLER_SPIN = 1_000  # the worker that it waits for may want its CPU
+TURN_BYTES = 1024  # that are asked for between two looks into a box
 YIELDS = 64  # of a caller that waits for the last slices, before it sleeps in turns of 50 us
 _WAIT, _WAKE = 128, 129  # FUTEX_WAIT_PRIVATE, FUTEX_WAKE_PRIVATE (linux/futex.h)
 
@@ -88,14 +93,31 @@ def _take(job, own):
 
 @jit.inline
 def _help(job, own):
-    """Do slices until all have been begun."""
-    part = _take(job, own)
+    """Do slices until all have been begun; returns how many."""
+    part, done = _take(job, own), 0
     while part >= 0:
         if own >= load(job, at.THREADS):  # another job has come to this place, which has no scratch for this thread
             fetch_or(job, part // BITS, I64(1) << (part % BITS))
-            return
+            return done
         _run(job, part, own)
-        part = _take(job, own)
+        part, done = _take(job, own), done + 1
+    return done
+
+
+@jit.inline
+def _ahead(pool, job, own):
+    """Where the first bytes begin, and end, that thread `own` reads in the next launch that streams."""
+    step = load(job, at.AHEAD_STEP)
+    here = load(job, at.AHEAD) + own * step
+    return here, min(here + min(step, load(pool, at.AHEAD_BYTES)), load(job, at.AHEAD_END))
+
+
+@jit.inline
+def _fetch(here):
+    """Ask for the lines of `TURN_BYTES` from `here` on, which need not exist; returns where the next ones begin."""
+    for offset in range(0, TURN_BYTES, LINE_BYTES):
+        prefetch(ptr(here, I8), offset)
+    return here + TURN_BYTES
 
 
 @jit.inline
@@ -107,12 +129,15 @@ def _sleep_short():
 
 
 @jit.inline
-def _wait_for(box, seen, futex):
-    """Wait until `box` differs from `seen`."""
+def _wait_for(box, seen, futex, here, end):
+    """Wait until `box` differs from `seen`; at first, ask for memory from `here` to `end`."""
     for _ in range(SPIN):
         if load_acquire(box, 0) != seen:
             return
-        pause()
+        if here < end:
+            here = _fetch(here)
+        else:
+            pause()
     if replace(box, 0, seen, seen | 1) != seen:
         return
     # A futex compares 32 bits, which on little-endian machines lie first.
@@ -131,11 +156,12 @@ def work(own):
     box = _box(pool, own)
     futex, seen = load(pool, at.FUTEX), I64(0)
     while futex >= 0:
+        here = end = I64(0)
         for place in range(at.JOBS):
             job = _job(pool, place)
-            if own < load(job, at.THREADS):
-                _help(job, own)
-        _wait_for(box, seen, futex)
+            if own < load(job, at.THREADS) and _help(job, own) > 0:
+                here, end = _ahead(pool, job, own)
+        _wait_for(box, seen, futex, here, end)
         seen = load_acquire(box, 0) & ~I64(1)
     return 0
 
@@ -161,8 +187,11 @@ def _tell(pool, threads):
 
 
 @jit.inline
-def split(kernel, args, n, parts):
-    """Run [0, n) on several threads, as `parts` says (`blocks/pool.py`); an error code if any slice returned one."""
+def split(kernel, args, n, parts, ahead, step, end):
+    """Run [0, n) on several threads, as `parts` says (`blocks/pool.py`); an error code if any slice returned one.
+
+    `ahead`, `step` and `end` are those of a record (`blocks/driver.py`).
+    """
     pool = ptr(address_of("infinicore_pool"), I64)
     place = _begin(pool)
     if place < 0:
@@ -178,14 +207,20 @@ def split(kernel, args, n, parts):
     store(job, at.PARTS, parts)
     store(job, at.STATUS, 0)
     store(job, at.DONE, 0)
+    store(job, at.AHEAD, ahead)
+    store(job, at.AHEAD_STEP, step)
+    store(job, at.AHEAD_END, end)
     for word in range((parts + BITS - 1) // BITS):
         count = parts - word * BITS
         store_release(job, word, I64(-1) if count >= BITS else (I64(1) << count) - 1)
     _tell(pool, threads)
     _help(job, 0)
+    here, end = _ahead(pool, job, 0)
     turn = 0
     while load_acquire(job, at.DONE) < parts:
-        if turn < CALLER_SPIN:
+        if here < end:
+            here = _fetch(here)
+        elif turn < CALLER_SPIN:
             pause()
         elif turn < CALLER_SPIN + YIELDS:
             call_c("sched_yield", (0,))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from infinicore.kernels.blocks.driver import RECORD
+from infinicore.kernels.cpu.gemm.blocking import GROUP
 
 import infinicore as ic
 from infinicore.core import launch
@@ -48,6 +50,32 @@ def test_parallel_launches_replay():
     x.copy_(ic.randn(1 << 18))
     graph.run()
     np.testing.assert_array_equal(y.numpy(), x.numpy() * 2)
+
+
+def test_threads_that_wait_ask_for_what_they_read_next():
+    """Of a weight each has the part that its own slices read; behind the last launch comes the first."""
+    ic.set_num_threads(2)
+    x, narrow = ic.randn(1, 1024), ic.randn(1024, 8)
+    weights = [ic.randn(2056, 1024), ic.randn(1024, 2056)]
+    ic.start_graph_recording()
+    y = x
+    for w in weights:
+        y = ic.nn.functional.linear(y, w).relu()
+    y @ narrow
+    graph = ic.stop_graph_recording()
+    addresses, rows = [w.data_ptr() for w in weights], []
+    for i in range(len(graph)):
+        rows.append(graph._table[RECORD.WIDTH * i : RECORD.WIDTH * (i + 1)])
+    streams = [i for i, row in enumerate(rows) if row[RECORD.parts] > 1]
+    assert [rows[i][RECORD.ahead] for i in streams] == addresses[::-1]
+    for row in rows:
+        weight = weights[addresses.index(row[RECORD.ahead])]
+        assert row[RECORD.ahead_end] - row[RECORD.ahead] == weight.nbytes
+        assert weight.nbytes / 2 <= row[RECORD.ahead_step] <= weight.nbytes / 2 + 16 * GROUP * weight.shape[1] * 4
+    before = y.numpy().copy()
+    for _ in range(3):
+        graph.run()
+        np.testing.assert_array_equal(y.numpy(), before)
 
 
 def test_recording_is_not_nested_and_must_have_begun():

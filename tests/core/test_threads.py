@@ -107,6 +107,18 @@ def test_last_level_caches(tmp_path):
     assert machine.cache_bytes(str(tmp_path / "absent")) == 32 << 20
 
 
+def test_a_second_level_cache_is_shared(tmp_path):
+    here = f"sys/devices/system/cpu/cpu{min(os.sched_getaffinity(0))}/cache/index"
+    files = {}
+    caches = (0, 1, "Data", "48K", "3"), (4, 2, "Instruction", "1K", "3"), (2, 2, "Unified", "2048K", "3,19")
+    for index, level, kind, size, shared in caches:
+        files |= {f"{here}{index}/level": str(level), f"{here}{index}/type": kind}
+        files |= {f"{here}{index}/size": size, f"{here}{index}/shared_cpu_list": shared}
+    assert machine.second_level_bytes(write(tmp_path, files)) == 1 << 20
+    assert machine.second_level_bytes(str(tmp_path / "absent")) == 512 << 10
+    assert machine.second_level_bytes() >= 64 << 10
+
+
 def test_huge_page_mode(tmp_path):
     name = "sys/kernel/mm/transparent_hugepage/enabled"
     assert machine.huge_pages(write(tmp_path, {name: "always [madvise] never\n"})) == "madvise"

@@ -116,6 +116,14 @@ def test_few_rows_times_a_weight_of_many(rng, dtype):
     check(ic.matmul(x, w.transpose(1, 2)), exact, np.matmul(abs(wide(x)), abs(wide(w)).swapaxes(1, 2)), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_times_a_weight_that_comes_from_memory(rng, dtype):
+    """From 4 MB on, weights are read in another way, and rows that are long in a third."""
+    for n, k in ((2100, 1037), (120, 20003)):
+        x, w = make(rng, (1, k), dtype), make(rng, (n, k + 3), dtype)[:, :k]
+        check(ic.linear(x, w), wide(x) @ wide(w).T, abs(wide(x)) @ abs(wide(w)).T, dtype)
+
+
 EPILOGUES = [("float32", None), ("float32", "relu"), ("float32", "gelu_tanh"), ("bfloat16", "silu")]
 EPILOGUES += [("float64", "gelu")]
 

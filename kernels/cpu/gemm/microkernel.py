@@ -22,11 +22,15 @@ from ...lang.vector import I8, I32, I64, Pointer, call_llvm, element_type, liter
 from .blocking import LANES
 
 PREFETCH_BYTES = 1024  # how far ahead rows of a matrix are asked for
-# A row that is read alone is one stream, which the hardware follows. With AVX-512 (Zen 4), asking for every fourth
-# line far ahead gives 95 % of the memory's rate, and 84 % of the third-level cache's; every line at 1024: 87 and 75 %,
-# none: 77 and 84 %. With AVX2 (Zen 3), every line at 1024 gives 86 to 100 % of what a sum reads, at 4096 80 to 89 %,
-# none 60 to 90, and every second or fourth line half of it: in these the hardware sees no stream.
-STREAM_BYTES, STREAM_STEP = (1024, 64) if isa.vector_bytes() == 32 else (4096, 256)
+# A row that is read alone is one stream, which the hardware follows, and is asked for so far ahead. From memory each of
+# its lines is, from a cache every fourth one. Weights of TinyLlama in turn, bfloat16, beside what a loop in C reads: 16
+# cores of Emerald Rapids 0.87 and 0.88, at 4096 0.76 and 0.85, at 16,384 0.84 and 0.87, by every fourth line 0.71 to
+# 0.75, by none 0.67 to 0.74. Two of Zen 4 0.91 to 0.96, at 8192 0.72 to 0.81, by every fourth line 0.82 to 0.87; its
+# caches give one thread 56 to 71 GB/s, by every fourth line 67 to 74. With AVX2 (Zen 3), every line at 1024 gives 86 to
+# 100 % of what a sum reads, at 4096 80 to 89 %, none 60 to 90, and every second or fourth half of it: these hide the
+# stream.
+STREAM_BYTES = 1024 if isa.vector_bytes() == 32 else 8192 if isa.has_amx() else 4096
+CACHED_STEP = 64 if isa.vector_bytes() == 32 else 256  # bytes of a row from one line that is asked for to the next
 HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
 
 
@@ -316,17 +320,17 @@ def holds_sums(typingctx, T, R):
 
 
 @intrinsic(prefer_literal=True)
-def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll):
+def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll, step):
     """The products of `rows` rows of `w` with `tokens` rows of `x`, over k contiguous elements.
 
-    `sums` becomes [rows, tokens] vectors, whose lanes are yet to be added up. The last three arguments are
-    literals: `unroll` vectors of k at a time have sums of their own. Rows of `w` from `w_valid` on (of `x`
-    from `x_valid` on) repeat the last one.
+    `sums` becomes [rows, tokens] vectors, whose lanes are yet to be added up. The last four arguments are
+    literals: `unroll` vectors of k at a time have sums of their own, and one line in `step` bytes of a row
+    is asked for ahead. Rows of `w` from `w_valid` on (of `x` from `x_valid` on) repeat the last one.
     """
-    literals = [literal_of(v) for v in (rows, tokens, unroll)]
+    literals = [literal_of(v) for v in (rows, tokens, unroll, step)]
     if None in literals or not isinstance(T, types.NumberClass):
         return None
-    height, across, times = literals
+    height, across, times, apart = literals
     dtype = T.instance_type
     pair, item = dtype == lowp.bfloat16, dtype.bitwidth // 8
     count = lanes_of(dtype) * (2 if pair else 1)  # elements of k in one vector
@@ -359,7 +363,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
             new, many = [], height * across
             for u in range(len(sums) // many):
                 offset = u * count * item
-                for p in at[:height] if offset % STREAM_STEP == 0 or height > 1 else ():
+                for p in at[:height] if offset % apart == 0 else ():
                     prefetch_line(builder, p, offset + (PREFETCH_BYTES if height > 1 else STREAM_BYTES))
                 new += products([vector(p, offset) for p in at], sums[u * many : (u + 1) * many])
             return new
@@ -385,5 +389,5 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
             write(builder, value, args[7], size, i * lanes_of(dtype) * size)
         return context.get_dummy_value()
 
-    sig = types.void(w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll)
+    sig = types.void(w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, rows, tokens, unroll, step)
     return sig, codegen

@@ -211,9 +211,14 @@ def _dot_rows(p, x, large, sizes, matrices):
     first = _launch(
         "gemm.gemv.dot_rows", _types(p), DOT_ROWS, p, x, -(-rows // blocking.GROUP) * matrices, -grain, large,
         rows=rows, tokens=tokens, k=x.k, w_stride=w_stride, x_stride=x_stride, row_step=row_step,
-        token_step=token_step, alpha=p.alpha,
+        token_step=token_step, alpha=p.alpha, item_bytes=_item_bytes(p, blocking.GROUP, w_stride, matrices),
     )  # fmt: skip
     return Plan((first,))
+
+
+def _item_bytes(p, rows, stride, matrices):
+    """Of a weight whose rows are read in order, so many at a time."""
+    return rows * stride * _BYTES[p.dtype] if matrices == 1 else 0
 
 
 def _panels(p, x, tile, piece, matrices, threads):
@@ -247,6 +252,7 @@ def _by_panels(p, x, matrices, threads, rows, grain, panels, product, pack, **nu
     numbers |= {
         "rows": x.n, "tokens": x.m, "k": x.k, "w_stride": x.b_stride, "x_stride": x.a_stride, "x_k": x.a_k,
         "out_stride": x.n, "thread_bytes": 0 if shared else panels, "alpha": p.alpha,
+        "item_bytes": _item_bytes(p, rows, x.b_stride, matrices),
     }  # fmt: skip
     types, name = _types(p, thread=True, **types, **order), f"gemm.{name}"
     if not shared:

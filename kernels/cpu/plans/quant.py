@@ -129,7 +129,7 @@ class _Launches:
         work = 2 * p.rows * self.units * UNIT * LANES * (4 if floats else 1) // (2 if tiled else 1)
         grain = 1 + min(_GRAIN_BYTES // numbers["panel_bytes"], _GRAIN_WORK // work)
         types = {"F": _alike(form, _values if floats or tiled else _integers)}
-        file = "amx" if tiled else "products"
+        file, numbers["item_bytes"] = "amx" if tiled else "products", numbers["panel_bytes"]
         self.add(f"quant.{file}.{name}", types, PRODUCT, -(-weight.n // LANES), -grain, at, **numbers)
 
     def _expand(self, form, n, at, numbers):
