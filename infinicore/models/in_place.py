@@ -4,8 +4,8 @@ A parameter needs no copy where the file has it in the model's dtype. Gate and u
 one piece; query, key and value of large models are multiplied one by one then (1.1B: a copy of them takes 0.3 s where
 memory is new to the machine, and two products more for each layer some microseconds). GGUF files of Llama have rows of
 query and key in another order, so there the three are copied. The mapping is private: whoever writes to a weight gets
-pages of his own. On small pages, decoding is up to 8 % slower than on the huge pages of a copy, so a process that lives
-long is better off with one.
+pages of his own. On small pages, decoding may be up to 8 % slower than on the huge pages of a copy (two cores of Zen 4;
+16 of Emerald Rapids read both as fast), so a process that lives long may be better off with one.
 """
 
 import ctypes
