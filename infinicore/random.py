@@ -21,7 +21,7 @@ from .dtype import get_default_dtype, int64
 from .interop.numpy import from_numpy
 from .tensor import FUNCTIONS
 from .tensor.creation import into_out
-from .tensor.draws import below, bernoulli, multinomial, refuse_beyond, wide
+from .tensor.draws import below, bernoulli, made_by_kernels, multinomial, normals, refuse_beyond, uniforms, wide
 from .tensor.gradients import makes_leaf
 
 __all__ = [
@@ -55,14 +55,17 @@ def _sizes(sizes, size):
     return layout.checked_shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
 
 
-def _drawn(name, draw, shape, dtype, device, scale=1.0, end=None):
+def _drawn(name, make, draw, shape, dtype, device, generator, scale=1.0, end=None):
     """A tensor of numbers that are drawn for a dtype (None: the default one); of a complex one two each, scaled.
 
-    `draw` makes them of a shape and a NumPy dtype, float32 or float64; where there is an `end`, they stay below it.
+    `make` has a device make them; else `draw` does, of a shape and a NumPy dtype, float32 or float64; where there is an
+    `end`, they stay below it.
     """
     kind = get_default_dtype() if dtype is None else to_dtype(dtype)
     if not kind.differentiable:
         raise TypeError(f"`dtype` of `{name}` must be a floating-point or complex dtype, got {kind}: use `randint`")
+    if made_by_kernels(kind):
+        return make(shape, 0.0, 1.0, kind, usable(device), generator)
     if kind.is_complex:
         pairs = draw((*shape, 2), kind.real.numpy) * scale
         values = np.asarray(pairs[..., 0] + 1j * pairs[..., 1])
@@ -77,14 +80,15 @@ def _drawn(name, draw, shape, dtype, device, scale=1.0, end=None):
 def rand(*sizes, size=None, dtype=None, device=None, generator=None):
     """Uniform numbers in [0, 1); of a complex dtype, both parts."""
     draw = (generator or default_generator()).uniforms
-    return _drawn("rand", draw, _sizes(sizes, size), dtype, device, end=1.0)
+    return _drawn("rand", uniforms, draw, _sizes(sizes, size), dtype, device, generator, end=1.0)
 
 
 @makes_leaf
 @into_out
 def randn(*sizes, size=None, dtype=None, device=None, generator=None):
     """Standard normal numbers; of a complex dtype, with parts of variance 1/2."""
-    return _drawn("randn", (generator or default_generator()).normals, _sizes(sizes, size), dtype, device, 0.5**0.5)
+    draw = (generator or default_generator()).normals
+    return _drawn("randn", normals, draw, _sizes(sizes, size), dtype, device, generator, 0.5**0.5)
 
 
 @makes_leaf

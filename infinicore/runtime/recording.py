@@ -104,10 +104,10 @@ def recorded(function):
     and are recorded again if they get other memory), numbers and modes of modules, and what its Python does besides.
     Call `reset()` after such a change.
 
-    What a replay could not repeat raises NotImplementedError while it is recorded: reading values (`item()`), `randn`
-    and the like, indexing with lists, hooks of leaves, an optimizer's step. Dropout draws anew in each replay. Under
-    autocast or a profiler around the call, or inside of another recording, it runs unrecorded; autocast inside of the
-    function is recorded. Threads that call it take turns.
+    What a replay could not repeat raises NotImplementedError while it is recorded: reading values (`item()`), `randint`
+    and the like, indexing with lists, hooks of leaves, an optimizer's step. Dropout, `rand` and `randn` draw anew in
+    each replay. Under autocast or a profiler around the call, or inside of another recording, it runs unrecorded;
+    autocast inside of the function is recorded. Threads that call it take turns.
     """
     if not callable(function):
         raise TypeError(f"`function` must be callable, got {type(function).__name__}")

@@ -5,16 +5,58 @@ from numbers import Integral
 
 import numpy as np
 
+from .. import dispatch
+from ..core import launch
+from ..core.node_cy import GRAD
 from ..core.tensor_cy import TensorBase
+from ..device import CPU
 from ..dispatch.functions import FUNCTIONS
 from ..dispatch.generator import default_generator
-from ..dtype import finfo, float64
+from ..dtype import finfo, float32
 from ..interop.numpy import from_numpy
 
 
 def wide(dtype):
     """The NumPy dtype in which numbers are drawn for floats of a dtype."""
-    return np.float64 if dtype is float64 else np.float32
+    return np.float32 if made_by_kernels(dtype) else np.float64
+
+
+def made_by_kernels(dtype):
+    """Whether a device makes uniform and normal numbers of a dtype by itself: floats of up to 32 bits."""
+    return dtype.is_floating_point and dtype.itemsize <= 4
+
+
+def uniforms(shape, low, high, dtype, device, generator):
+    """Uniform numbers from [low, high) that the device makes: `low` where rounding would make them `high`."""
+    y = _made("seeded_uniform", shape, low, high, device, generator)
+    if y.dtype is dtype:
+        return y
+    rounded = y.to(dtype).to(float32)
+    end = float(np.asarray(high, dtype.numpy))
+    return FUNCTIONS["where"](rounded == end, low, rounded).to(dtype)
+
+
+def normals(shape, mean, std, dtype, device, generator):
+    """Normal numbers that the device makes."""
+    return _made("seeded_normal", shape, mean, std, device, generator).to(dtype)
+
+
+def _made(name, shape, first, second, device, generator):
+    """A new tensor of float32 that a kernel fills."""
+    if device.backend.of_samples:
+        return _made(name, shape, first, second, CPU, generator).to(device)
+    return _fill(name, dispatch.empty(tuple(shape), float32, None, device), first, second, generator)
+
+
+def _fill(name, y, first, second, generator):
+    """Have a kernel fill a tensor of float32."""
+    return FUNCTIONS[name](y, first, second, (generator or default_generator()).kernel_seed(), out=y)
+
+
+def _may_fill(x):
+    """Whether a kernel may write to a tensor as it is."""
+    written = not (x.tracked and launch.mode() & GRAD)  # else `copy_` has a say
+    return x.dtype is float32 and x.contiguous_ and written and not x.device.backend.of_samples
 
 
 def below(values, low, high, dtype):
@@ -51,7 +93,7 @@ def bernoulli(input, p=None, *, generator=None):
             raise ValueError("`input` of `bernoulli` must hold probabilities, from 0 to 1")
     elif not 0 <= chance <= 1:
         raise ValueError(f"`p` of `bernoulli` must be from 0 to 1, got {chance}")
-    return (from_numpy(_uniform(input.shape_, generator), device=input.device) < chance).to(dtype=input.dtype)
+    return (uniforms(input.shape_, 0.0, 1.0, float32, input.device, generator) < chance).to(dtype=input.dtype)
 
 
 def multinomial(input, num_samples, replacement=False, *, generator=None):
@@ -90,6 +132,10 @@ class Draws:
         if not std >= 0:
             raise ValueError(f"`std` of `normal_` must be 0 or more, got {std}")
         kind = self._wide("normal_")
+        if _may_fill(self):
+            return _fill("seeded_normal", self, mean, std, generator)
+        if made_by_kernels(self.dtype):
+            return self.copy_(normals(self.shape_, mean, std, self.dtype, self.device, generator))
         return self._drawn((generator or default_generator()).normals(self.shape_, kind), std, mean)
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
@@ -100,6 +146,10 @@ class Draws:
         for bound, what in ((low, "`low`"), (high, "`high`"), (high - low, "the distance from `low` to `high`")):
             if not abs(bound) <= largest:
                 raise ValueError(f"{what} of `uniform_` is {bound}, but {self.dtype} goes up to {largest}")
+        if _may_fill(self):
+            return _fill("seeded_uniform", self, low, high, generator)
+        if made_by_kernels(self.dtype):
+            return self.copy_(uniforms(self.shape_, low, high, self.dtype, self.device, generator))
         values = (generator or default_generator()).uniforms(self.shape_, kind)
         values *= high - low
         values += low
@@ -149,7 +199,9 @@ class Draws:
         chance = p.detach().cpu().to(dtype="float64").numpy() if isinstance(p, TensorBase) else p
         if not np.all((np.asarray(chance) >= 0) & (np.asarray(chance) <= 1)):
             raise ValueError("`p` of `bernoulli_` must be from 0 to 1")
-        return self.copy_(from_numpy(_uniform(self.shape_, generator) < chance, device=self.device).to(self.dtype))
+        chance = from_numpy(np.asarray(chance, np.float64), device=self.device) if np.ndim(chance) else chance
+        drawn = uniforms(self.shape_, 0.0, 1.0, float32, self.device, generator)
+        return self.copy_((drawn < chance).to(self.dtype))
 
     def random_(self, low=0, high=None, *, generator=None):
         """Set every element to an integer from [low, high); of one number, `random_(high)`, from [0, high).

@@ -35,6 +35,7 @@ WORK = {
     "array.create.count_nonzero": Work(65536),  # elements
     "array.create.nonzero": Work(65536),
     "array.dropout": Work(16384, DROPOUT_GROUP),  # 8 us for float32
+    "array.draws": Work(8192, DROPOUT_GROUP),
     "array.gather": Work(131072),  # some 10 us
     "array.masks": Work(32768),  # elements: some 20 us
     "array.repeats": Work(262144),  # bytes

@@ -178,6 +178,8 @@ OWN = {
     },
     "optim.norm.finish": _ROW._replace(threads=1024),
     "array.dropout.dropout": Shape("grid", threads=256, resident=16),
+    "array.draws.normal": Shape("grid", threads=256, resident=8),
+    "array.draws.uniform": Shape("grid", threads=256, resident=16),
     "array.copy.transpose": _ROW,
     "array.copy.stepped": _CHUNKS,
     "array.scatter.add_few": _HEAD_ROW._replace(resident=1 << 20),

@@ -22,7 +22,7 @@ def philox(place, index, seed):
     a, b = place & U64(LOW), place >> U64(32)
     c, d = (place ^ place) | U64(index), place ^ place
     for _ in range(10):
-        first, second = a * U64(0xD2511F53), c * U64(0xCD9E8D57)
+        first, second = (a & U64(LOW)) * U64(0xD2511F53), (c & U64(LOW)) * U64(0xCD9E8D57)
         a, b = (second >> U64(32)) ^ b ^ key0, second & U64(LOW)
         c, d = (first >> U64(32)) ^ d ^ key1, first & U64(LOW)
         key0, key1 = (key0 + U64(0x9E3779B9)) & U64(LOW), (key1 + U64(0xBB67AE85)) & U64(LOW)

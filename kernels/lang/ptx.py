@@ -10,7 +10,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .vector import I8, I32, I64, Vector, literal_of
+from .vector import I8, I32, I64, Vector, literal_of, splat
 
 F32, I16 = ir.FloatType(), ir.IntType(16)
 SHARED = 3  # the address space
@@ -400,16 +400,19 @@ def halves_below_zero(builder, value):
 
 
 def _float32(name, text, constraints, count, doc):
-    """An intrinsic of `count` float32 numbers, or vectors of them, that is one instruction."""
+    """An intrinsic of `count` float32 numbers, or vectors (the second may be a number), that is one instruction."""
 
     def code(context, builder, sig, args):
+        if isinstance(sig.args[0], Vector) and not isinstance(sig.args[-1], Vector):
+            number = context.cast(builder, args[1], sig.args[1], types.float32)
+            args = [args[0], splat(builder, number, sig.args[0].lanes)]
         return _by_lanes(builder, args, lambda values: asm(builder, text, constraints, values, F32))
 
     def one(typingctx, x):
         return x(x), code
 
     def two(typingctx, x, y):
-        return x(x, y), code
+        return x(x, types.unliteral(y)), code
 
     function = intrinsic(one if count == 1 else two)
     function.__name__ = function.__qualname__ = name
@@ -465,6 +468,11 @@ quotient = _float32(
     "quotient", "div.full.f32 $0, $1, $2;", "=f,f,f", 2, "x / y within 2 ulp, whatever they are: six instructions "
     "(div, 9.7.3.8)."
 )  # fmt: skip
+product = _float32(
+    "product", "mul.rn.f32 $0, $1, $2;", "=f,f,f", 2, "x * y, rounded by itself: x * y + z becomes one instruction "
+    "(mul, 9.7.3.4)."
+)  # fmt: skip
+sum_of_two = _float32("sum_of_two", "add.rn.f32 $0, $1, $2;", "=f,f,f", 2, "x + y, as `product` (add, 9.7.3.3).")
 
 
 # ---- Hopper: copies of tiles to shared memory, barriers that count their bytes, products of tiles ------

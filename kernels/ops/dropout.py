@@ -30,15 +30,28 @@ def _limit(p):
     return round(p * 2.0**32)
 
 
-def _dropout_ref(input, p, seed):
-    groups = -(-input.size // DROPOUT_GROUP)
+def words_of(count, seed):
+    """The words of so many elements, in their order."""
+    groups = -(-count // DROPOUT_GROUP)
     blocks = np.arange(16 * groups, dtype=np.uint64)
     zero = np.zeros_like(blocks)
     low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
     seed %= 1 << 64
     words = philox((blocks & low, blocks >> half, zero, zero), (seed & 0xFFFFFFFF, seed >> 32))
-    words = words.reshape(4, groups, 16).transpose(1, 0, 2).reshape(-1)[: input.size]
-    keep = (words >= _limit(p)).reshape(input.shape)
+    return words.reshape(4, groups, 16).transpose(1, 0, 2).reshape(-1)[:count]
+
+
+def checked_seed(call, seed):
+    """The 64 bits of a seed, as the signed integer of a block."""
+    try:
+        seed = operator.index(seed) % (1 << 64)
+    except TypeError:
+        raise TypeError(f"`seed` of `{call.op.name}` must be an int, got {type(seed).__name__}") from None
+    return seed - (1 << 64) if seed >> 63 else seed
+
+
+def _dropout_ref(input, p, seed):
+    keep = (words_of(input.size, seed) >= _limit(p)).reshape(input.shape)
     return np.where(keep, input * (1 / (1 - p) if p < 1 else 0.0), 0.0)
 
 
@@ -60,14 +73,10 @@ def seeded_dropout(call, input, p, seed):
     check(call, input, "input")
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"`p` of `seeded_dropout` must be from 0 to 1, got {p!r}")
-    try:
-        seed = operator.index(seed) % (1 << 64)
-    except TypeError:
-        raise TypeError(f"`seed` of `seeded_dropout` must be an int, got {type(seed).__name__}") from None
+    seed = checked_seed(call, seed)
     x = input.contiguous()
     y = call.out(input.shape_, input.dtype, overlap="same")
     scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
-    seed = seed - (1 << 64) if seed >> 63 else seed
     block = DROPOUT(x=x, y=y, numel=x.numel_, seed=seed, limit=_limit(p), scale=scale)
     call.launch("array.dropout.dropout", {"T": x.dtype.name}, block, x.numel_, 1)
     return y

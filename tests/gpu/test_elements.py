@@ -27,6 +27,18 @@ def test_what_a_mask_chooses(device, rng, size):
     assert used(device, "array.create.nonzero-uint8", "array.create.nonzero-float32", "array.chosen.selected", *counted)
 
 
+@pytest.mark.parametrize("size", [1, 64, 1000, 5003])
+def test_random_numbers_are_the_cpus_to_the_last_bit(device, size):
+    def run(device):
+        ic.manual_seed(5)
+        made = ic.randn(size, device=device), ic.rand(size, device=device), ic.empty(size, device=device)
+        return [x.cpu().numpy().copy() for x in (*made[:2], made[2].normal_(-3.5, 1.7), made[2].uniform_(-1e-3, 7.7))]
+
+    for found, expected in zip(run(device), run("cpu")):
+        np.testing.assert_array_equal(found, expected)
+    assert used(device, "array.draws.normal", "array.draws.uniform")
+
+
 @pytest.mark.in_turn("dtype")
 @pytest.mark.parametrize("shape", [(), (30, 50), (3, 40, 60), (2, 3, 4, 5, 6), (0, 3)])
 @pytest.mark.parametrize("dtype", ["bool", "bfloat16", "float64", "int16"])

@@ -121,6 +121,17 @@ def test_dropout_has_the_numbers_of_the_cpu(gpu, rng, size, dtype):
     equal(gpu, run, rng.standard_normal(size), tolerance=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("size", [1, 64, 1000, 100003])
+def test_random_numbers_are_the_cpus_to_the_last_bit(gpu, size):
+    def run(device):
+        ic.manual_seed(5)
+        made = ic.randn(size, device=device), ic.rand(size, device=device), ic.empty(size + 3, device=device)[3:]
+        return [x.cpu().numpy() for x in (*made[:2], made[2].normal_(-3.5, 1.7), made[2].uniform_(-1e-3, 7.7))]
+
+    for found, expected in zip(run(gpu), run("cpu")):
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("rows, columns", [(1, 7), (33, 100), (3000, 1030)])
 def test_activations_on_the_way_back(gpu, rng, rows, columns, dtype):
