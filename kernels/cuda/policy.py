@@ -210,6 +210,7 @@ OWN = {
         for dtype, size, rows, columns, depth, stages, threads, blocks in (
             ("float32", 4, 128, 128, 8, 4, 128, 2),
             ("float32", 4, 64, 64, 8, 4, 128, 4),
+            ("float32", 4, 16, 64, 8, 4, 32, 12),
             ("float64", 8, 128, 128, 16, 3, 256, 1),
             ("float64", 8, 64, 64, 8, 4, 128, 3),
         )

@@ -34,6 +34,8 @@ ODD = ["copy.rows", "copy.rows", "wgmma.nt_64"]
         ("float32", "float32", TURNED, ROWS, {"tf32": True}, ["copy.transpose"] * 2 + ["wgmma.nt_256"]),
         ("float32", "float32", ((64, 62), (62, 1)), ((62, 64), (1, 62)), {"tf32": True}, ODD),
         ("float32", "float32", ((16, 64), (64, 1)), ((64, 64), (1, 64)), {"tf32": True}, ["rows.product_4"]),
+        ("float32", "float32", ((16, 4096), (4096, 1)), TURNED, {}, ["fma.float32_nt_16_64", "wgmma.join"]),
+        ("float32", "float32", ROWS, ((4096, 16), (1, 4096)), {}, ["rows.product_4"]),
         ("int8", "int32", ROWS, TURNED, {"alpha": 1}, ["wgmma.nt_256"]),
         ("int8", "int32", ((200, 9000), (9000, 1)), ((9000, 64), (1, 9000)), {"alpha": 1}, [*ODD, "join"]),
         ("int8", "int32", ROWS, TURNED, {"alpha": 2}, ["tiled.product"]),

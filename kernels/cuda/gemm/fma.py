@@ -102,6 +102,7 @@ def _mover(T, fits, begin, copy, count, hop):
 
 def _elements(rows, depth, threads, size, lines):
     """The mover of any strides: element by element, down the rows where they are `lines` of k, else along k."""
+    lines = lines or threads < rows
     pitch, count = (rows + PAD) * size, rows * depth // threads
     high, wide = threads // depth, threads // rows
     hop = high * size if lines else wide * pitch
@@ -375,5 +376,6 @@ def _float64(rows, columns, down, across, depth, stages, layout):
 for _layout in ("nt", "nn", "tt", "tn"):
     globals()[f"float32_{_layout}_128_128"] = _float32(128, 128, 2, 2, 8, 4, _layout)
     globals()[f"float32_{_layout}_64_64"] = _float32(64, 64, 2, 2, 8, 4, _layout)
+    globals()[f"float32_{_layout}_16_64"] = _float32(16, 64, 1, 1, 8, 4, _layout)
     globals()[f"float64_{_layout}_128_128"] = _float64(128, 128, 2, 4, 16, 3, _layout)
     globals()[f"float64_{_layout}_64_64"] = _float64(64, 64, 2, 2, 8, 4, _layout)

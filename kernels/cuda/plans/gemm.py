@@ -47,11 +47,13 @@ FLOAT8_UNITS = (
     _Tiles(ROWS, 128, 0.8),
     _Tiles(ROWS, 64, 0.5),
 )
+MOST_FEW = 16  # rows or columns of c that are multiplied as the matrix comes from memory
 FMA_DEPTH = 16  # of k: whole steps of all these kernels
 FMA = {
     "float32": (
         _Tiles(128, 128, 2.45, resident=2, least=2.95, around=10.0),
         _Tiles(64, 64, 0.76, resident=4, least=1.0),
+        _Tiles(MOST_FEW, 64, 0.35, resident=12, least=2.5),
     ),
     "float64": (_Tiles(128, 128, 2.7), _Tiles(64, 64, 0.67, resident=3, least=2.0)),
 }
@@ -59,9 +61,9 @@ JOINED = 6  # such times for a second launch, which joins parts of k
 JOINED_BYTES = 1 << 21  # of parts, which it takes as long as a step for
 MOST_SPLITS = 64
 FEW = ("bfloat16", "float16", "float32")
-MOST_FEW = 16  # rows or columns of c that are multiplied as the matrix comes from memory
 FEW_BAND = 16  # rows of the matrix for a block then, of 16-bit floats
 AT_A_TIME = 4
+_SMALL = 1 << 24  # elements of float32, each as often as it is read, that are read so and not in tiles
 _DOT, _DOTS = 8192, 1056  # elements of a part of a row times a column at least, and parts that keep a GPU busy
 _MOST_DOT = 1 << 30  # elements of a part, whose places are 32-bit integers
 
@@ -102,7 +104,8 @@ def product(problem):
         x = x._replace(b_stride=row if x.n == 1 else x.b_stride)
         if halves and few <= MOST_FEW and (x.a_stride | x.b_stride) % 8 == 0:
             return _few_rows(p, x, True)
-        if few <= (AT_A_TIME if halves else MOST_FEW):
+        small = x.m > MOST_FEW or -(-few // AT_A_TIME) * x.n * x.k <= _SMALL
+        if few <= (MOST_FEW if small and not halves else AT_A_TIME):
             return _few_rows(p, x, False)
     if some and len(batch) <= 2 and _has_units(p):
         return _on_matrix_units(p, x, batch)
