@@ -131,7 +131,7 @@ class Draws:
         """Set every element to a normal number; returns the tensor."""
         if not std >= 0:
             raise ValueError(f"`std` of `normal_` must be 0 or more, got {std}")
-        kind = self._wide("normal_")
+        kind, mean, std = self._wide("normal_"), float(mean), float(std)
         if _may_fill(self):
             return _fill("seeded_normal", self, mean, std, generator)
         if made_by_kernels(self.dtype):
@@ -143,6 +143,7 @@ class Draws:
         if not low <= high:
             raise ValueError(f"`low` {low} of `uniform_` must not be above `high` {high}")
         kind, largest = self._wide("uniform_"), finfo(self.dtype).max
+        low, high = float(low), float(high)
         for bound, what in ((low, "`low`"), (high, "`high`"), (high - low, "the distance from `low` to `high`")):
             if not abs(bound) <= largest:
                 raise ValueError(f"{what} of `uniform_` is {bound}, but {self.dtype} goes up to {largest}")

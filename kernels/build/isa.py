@@ -171,3 +171,8 @@ def multiplies_faster_than_it_reads():
 def has_amx():
     """Tile registers that multiply bfloat16 and int8."""
     return features() >= _TILES
+
+
+def has_amx_float16():
+    """Tile registers that multiply float16 as well (AMX-FP16, from Granite Rapids on)."""
+    return has_amx() and "amx-fp16" in features()

@@ -19,6 +19,7 @@ _TYPES = {
     "float32": "types.float32",
     "float64": "types.float64",
     "float16": "lowp.float16",
+    "float16_pairs": "lowp.float16_pairs",
     "bfloat16": "lowp.bfloat16",
     "float8_e4m3": "lowp.float8_e4m3",
     "float8_e5m2": "lowp.float8_e5m2",

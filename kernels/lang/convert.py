@@ -4,7 +4,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ..build import isa
-from .lowp import BFLOAT, F16, F32, I16, I32, bfloat16, bfloat16_exact, constant, float16, like
+from .lowp import BFLOAT, F16, F32, I16, I32, bfloat16, bfloat16_exact, constant, float16, float16_pairs, like
 from .ptx import narrow_bfloat16
 
 # name: exponent bias, bits of mantissa, code of NaN, code of overflow, and the float32 bits from which on
@@ -35,7 +35,7 @@ def widen(builder, dtype, bits):
     if dtype in (bfloat16, bfloat16_exact):
         wide = builder.zext(bits, like(bits, I32))
         return builder.bitcast(builder.shl(wide, constant(bits, I32, 16)), like(bits, F32))
-    if dtype == float16 and _has_float16():
+    if dtype in (float16, float16_pairs) and _has_float16():
         return builder.fpext(builder.bitcast(bits, like(bits, F16)), like(bits, F32))
     # Exponent and mantissa are moved to their places in a float32, and a product corrects the bias;
     # it also turns subnormals into normal numbers.
@@ -65,7 +65,7 @@ def narrow(builder, dtype, value):
         return builder.trunc(builder.lshr(bits, constant(value, I32, 16)), like(value, I16))
     if dtype == bfloat16:
         return _narrow_bfloat16(builder, value)
-    if dtype == float16 and _has_float16():
+    if dtype in (float16, float16_pairs) and _has_float16():
         return builder.bitcast(builder.fptrunc(value, like(value, F16)), like(value, I16))
     bits = builder.bitcast(value, like(value, I32))
 

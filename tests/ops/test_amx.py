@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,6 +97,53 @@ def test_machine_code_of_quantised_weights(tmp_path):
     assert found["q4_1"] == [1, 0, 4, 1, 0]
     flat = found["int8"]
     assert flat[0] == flat[3] == 1 and flat[1] == flat[4] == 0 and flat[2] >= 12  # four tiles of rows, or two
+
+
+HALVES = r"""
+import json, re
+import numpy as np
+import infinicore as ic
+from infinicore.kernels.build import isa, jit
+
+isa._AMX |= {"amx-fp16"}
+isa._features.cache_clear()
+
+class Asked(Exception):
+    pass
+
+def ask(name, source):
+    raise Asked(name, source)
+
+jit.load_kernel = ask
+x = ic.from_numpy(np.ones((200, 64), np.float16))
+found = {}
+for rows in (x, x[:16]):
+    try:
+        ic.linear(rows, x[:64])
+    except Asked as asked:
+        name, source = asked.args
+    text = jit.cross_assembly(name, source)
+    found[name] = [len(re.findall(rf"^\t{word}\b", text, re.MULTILINE)) for word in ("tdpfp16ps", "tdpbf16ps")]
+print(json.dumps(found))
+"""
+
+
+@foreign
+def test_machine_code_of_float16(tmp_path):
+    """Where the CPU has AMX-FP16."""
+    found = compiled(HALVES, tmp_path)
+    assert [name.partition("-float16_pairs")[0] for name in found] == ["gemm.amx.matmul", "gemm.amx.few_rows"]
+    assert all(halves >= 4 and not others for halves, others in found.values())
+
+
+@foreign
+@pytest.mark.skipif(not isa.has_bf16_dot() or sys.platform != "linux", reason="needs dot products of bfloat16")
+def test_values_without_tile_registers(tmp_path):
+    """What the instructions do is done by NumPy: products of both 16-bit floats, and quantised weights."""
+    environment = {**os.environ, "INFINICORE_CACHE_DIR": str(tmp_path), "INFINICORE_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("tiles_on_the_host.py"))]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr[-3000:]
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from numba import types
 
 from ...build import isa
 from ...lang.by_type import by_type
+from ...lang.lowp import bfloat16
 from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, load, ptr, stack, vload, vstore
@@ -47,9 +48,9 @@ def score_tiles(keys, key_stride, queries, width, words, scale, scores, count):
             for c in range(0, width, PANEL):
                 at, b = scores + (i * width + c), queries + c
                 if count - i > HALF:
-                    tile_sums(a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 2, 2)
+                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 2, 2)
                 else:
-                    tile_sums(a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 1, 2)
+                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 1, 2)
         for i in range(0, count * width, LANES):
             vstore(scores, i, vload(scores, i, LANES) * factor)
 
@@ -95,7 +96,7 @@ def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
             a = address(turned + c * deep)
             for i in range(0, value_stride, PANEL):
                 at, stride = sums + (c * value_stride + i), 4 * value_stride
-                tile_sums(a, a_strides, values + i, b_strides, none, at, stride, at, stride, steps, 0, 2, 2)
+                tile_sums(bfloat16, a, a_strides, values + i, b_strides, none, at, stride, at, stride, steps, 0, 2, 2)
 
     return by_tiles
 

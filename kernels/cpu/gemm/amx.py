@@ -1,9 +1,10 @@
-"""Products of bfloat16 by the tile registers of Intel's AMX: blocks of 32 x 32 sums in four tiles of 16 x 16.
+"""Products of 16-bit floats by the tile registers of Intel's AMX: blocks of 32 x 32 sums in four tiles of 16 x 16.
 
 Intel's "64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18: eight registers of 16 rows of 64
 bytes; `tdpbf16ps` adds to 16 x 16 float32 sums the products of 16 rows of 32 bfloat16 with 16 rows of 16 pairs. A pair
-is two neighbours of k, as in the panels of `pack.py`, which serve here as they are. Subnormals count as zero. Tiles
-have one shape for the whole of a launch: what is missing at the end of k is zero in copies of the last tiles.
+is two neighbours of k, as in the panels of `pack.py`, which serve here as they are. Its subnormals count as zero. Tiles
+have one shape for the whole of a launch: what is missing at the end of k is zero in copies of the last tiles. Where the
+CPU has AMX-FP16, float16 goes the same way by `tdpfp16ps`, as a type of its own (`lowp.float16_pairs`).
 """
 
 from llvmlite import ir
@@ -13,6 +14,7 @@ from numba.extending import intrinsic
 
 from ...blocks.gemm import BLOCKED, PANELS
 from ...build import jit
+from ...lang.lowp import float16_pairs
 from ...lang.rows import fill_row
 from ...lang.simd import address, bitcast, load, ptr, stack, store, vload, vload_first, vstore
 from ...lang.vector import I8, I64, literal_of
@@ -72,7 +74,7 @@ def release(typingctx):
 
 
 @intrinsic(prefer_literal=True)
-def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across):
+def tile_sums(typingctx, T, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across):
     """to[16 high, 16 across] = term + the products of `steps` tiles of `a` and `b`, and if `rest` of one more, `last`.
 
     `a_strides`: from one row of a tile of `a` to the next, from a tile to the one below, and to that of the next step;
@@ -84,9 +86,10 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
     `a` are loaded before each of their products.
     """
     literals = [literal_of(v) for v in (high, across)]
-    if None in literals:
+    if None in literals or not isinstance(T, types.NumberClass):
         return None
     rows, columns = literals
+    product = "tdpfp16ps" if T.instance_type == float16_pairs else "tdpbf16ps"
 
     def codegen(context, builder, sig, args):
         def integer(index):
@@ -106,13 +109,13 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
                 call_tiles(builder, "tileloadd64", 6 + j, pointer(builder, b, ROW * j), b_row)
             for i in range(rows):
                 for j in range(columns):
-                    call_tiles(builder, "tdpbf16ps", 2 * i + j, 4 + i, 6 + j)
+                    call_tiles(builder, product, 2 * i + j, 4 + i, 6 + j)
 
-        a, b, term, to = args[0], args[2], args[5], args[7]
-        a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[1], 3)
-        b_row, b_step = cgutils.unpack_tuple(builder, args[3], 2)
-        last_a, last_b = cgutils.unpack_tuple(builder, args[4], 2)
-        below, stride, steps, rest = (integer(k) for k in (6, 8, 9, 10))
+        a, b, term, to = args[1], args[3], args[6], args[8]
+        a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[2], 3)
+        b_row, b_step = cgutils.unpack_tuple(builder, args[4], 2)
+        last_a, last_b = cgutils.unpack_tuple(builder, args[5], 2)
+        below, stride, steps, rest = (integer(k) for k in (7, 9, 10, 11))
         for tile, at in corners(term, below):
             call_tiles(builder, "tileloadd64", tile, at, below)
         entry, one = builder.block, ir.Constant(I64, 1)
@@ -136,7 +139,7 @@ def tile_sums(typingctx, a, a_strides, b, b_strides, last, term, term_stride, to
             call_tiles(builder, "tilestored64", tile, at, stride)
         return context.get_dummy_value()
 
-    sig = types.void(a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across)
+    sig = types.void(T, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across)
     return sig, codegen
 
 
@@ -228,9 +231,9 @@ def block(args, a_groups, a_group, panels, b_panel, steps, where, rows, columns,
                 more, more_row = term + (i * term_row + j * term_column), term_row
             ends_of_k = a_end, address(last)
             if height > HALF:
-                tile_sums(a, a_strides, b, PANEL, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 2, 2)
+                tile_sums(T, a, a_strides, b, PANEL, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 2, 2)
             else:
-                tile_sums(a, a_strides, b, PANEL, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 1, 2)
+                tile_sums(T, a, a_strides, b, PANEL, ends_of_k, more, 4 * more_row, to, 4 * step, whole, rest, 1, 2)
             if not direct:
                 sums = tile + again * ACROSS
                 if not (ends[0] and ends[1]):
@@ -264,7 +267,7 @@ def begin():
 
 @jit.inline
 def matmul(args, lo, hi, thread, T, ACT, R):
-    """As `blocked.matmul`, for bfloat16."""
+    """As `blocked.matmul`."""
     begin()
     products(args, lo, hi, thread, pack_tiles, tiles_group, TILE_ROWS, block, T, ACT, R)
     release()
@@ -341,11 +344,11 @@ def few_rows(args, lo, hi, thread, T, ACT, ACROSS):
                 w_at, ends_of_k = address(w), (address(last_a), address(last_b))
                 if both:
                     tile_sums(
-                        w_at, strides, x, x_strides, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 2, ACROSS
+                        T, w_at, strides, x, x_strides, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 2, ACROSS
                     )
                 else:
                     tile_sums(
-                        w_at, strides, x, x_strides, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 1, ACROSS
+                        T, w_at, strides, x, x_strides, ends_of_k, nothing, 0, tile, 4 * width, whole, left, 1, ACROSS
                     )
                 at = out_offset + m * out_stride + start
                 rows = tile + (start - n) * width

@@ -88,7 +88,12 @@ def pairs(dtype):
 
 def tiles(dtype):
     """Whether a dtype (by name) is multiplied by tile registers."""
-    return dtype == "bfloat16" and isa.has_amx()
+    return (dtype == "bfloat16" and isa.has_amx()) or (dtype == "float16" and isa.has_amx_float16())
+
+
+def depth(dtype):
+    """Elements of k that blocked products of a dtype have in an element of a panel."""
+    return 2 if pairs(dtype) or tiles(dtype) else 1
 
 
 def byte_tiles():
@@ -159,11 +164,11 @@ def tiles_group(steps):
 
 def group(dtype, k):
     """Elements of such a group with all of k."""
-    return tiles_group(-(-k // 2)) if tiles(dtype) else rows_group(-(-k // (2 if pairs(dtype) else 1)))
+    return tiles_group(-(-k // 2)) if tiles(dtype) else rows_group(-(-k // depth(dtype)))
 
 
 def panel_bytes(dtype):
-    """Bytes of a panel's element: a float32 or float64, or a pair of bfloat16."""
+    """Bytes of a panel's element: a float32 or float64, or a pair of 16 bits."""
     return 8 if dtype == "float64" else 4
 
 
@@ -194,7 +199,7 @@ def _piece_bytes(dtype):
 
 def _pieces(k, dtype):
     """(how many pieces k is cut into, steps of each), whatever the number of threads, so that sums stay the same."""
-    steps = max(1, -(-k // (2 if pairs(dtype) else 1)))
+    steps = max(1, -(-k // depth(dtype)))
     count = -(-steps * panel_bytes(dtype) // _piece_bytes(dtype))
     return count, _up(-(-steps // count), lanes(dtype))
 
@@ -230,7 +235,7 @@ def blocks(m, n, k, batch, threads, dtype, packed=False, own_sums=None):
     `own_sums` says that partial sums cannot lie in C: it is of 16 bits, or holds what the product is added to.
     """
     own_sums = dtype in ("float16", "bfloat16") if own_sums is None else own_sums
-    columns, pair, size, tiled = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), tiles(dtype)
+    columns, pair, size, tiled = across(dtype), depth(dtype), panel_bytes(dtype), tiles(dtype)
     high, (a_bytes, b_bytes) = rows_of(dtype), (_TILE_A_BYTES, _TILE_B_BYTES) if tiled else (_A_BYTES, _B_BYTES)
     work = 2 * m * n * max(k, 1) * (2 if dtype == "float64" else 1) // (8 if tiled else pair)
     if batch >= 2 * threads or work < 2 * PARALLEL_WORK:
@@ -308,7 +313,7 @@ def shared_blocks(m, n, k, threads, dtype, own_sums):
     are left, lest either comes too often: 512 x 2048 x 5632 and 4096^3 in bfloat16 at 1.01 and 1.04 x PyTorch, with
     small ones 0.77 and 0.92.
     """
-    columns, pair, size, high = across(dtype), 2 if pairs(dtype) else 1, panel_bytes(dtype), rows_of(dtype)
+    columns, pair, size, high = across(dtype), depth(dtype), panel_bytes(dtype), rows_of(dtype)
     pieces, steps = _pieces(k, dtype)
     partial = pieces > 1 and own_sums
     least, most = _SHARED_ROWS

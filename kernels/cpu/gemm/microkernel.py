@@ -38,8 +38,8 @@ HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
 
 
 def is_pair(dtype):
-    """Whether `dtype` is multiplied as bfloat16 pairs."""
-    return dtype == lowp.bfloat16 and BF16_DOT
+    """Whether `dtype` is multiplied as pairs of 16 bits: bfloat16, and float16 for tile registers."""
+    return dtype == lowp.float16_pairs or (dtype == lowp.bfloat16 and BF16_DOT)
 
 
 def sum_type(dtype):

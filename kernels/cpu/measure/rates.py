@@ -10,6 +10,7 @@ from numba.extending import intrinsic
 
 from ...blocks.measure import RATE, READ, UPDATE
 from ...build import isa, jit
+from ...lang.lowp import bfloat16
 from ...lang.simd import Vector, fill, load, ptr, reduce_add, store, vload, vstore
 from ..gemm.amx import HALF as TILE_HALF
 from ..gemm.amx import ROW, STEP_BYTES, TILE_BYTES, begin, release, tile_sums
@@ -111,7 +112,9 @@ def tiles_bf16(args, lo, hi):
     begin()
     for i in range(lo, hi):
         out = load(args, RATE.results) + i * TILE_BYTES
-        tile_sums(a, strides, b, b_strides, none, out, 2 * TILE_HALF * 4, out, 2 * TILE_HALF * 4, rounds, 0, 2, 2)
+        tile_sums(
+            bfloat16, a, strides, b, b_strides, none, out, 2 * TILE_HALF * 4, out, 2 * TILE_HALF * 4, rounds, 0, 2, 2
+        )
     release()
     return 0
 
