@@ -102,7 +102,7 @@ def test_other_shapes_and_shorter_contexts(target):
 @pytest.mark.parametrize("seeded", [False, True])
 def test_the_distribution_of_samples_is_the_model_s(seeded):
     """The tokens after the first of many answers, against the exact probabilities; the draft is often wrong."""
-    target, draft = model_of(2, vocab_size=6), near(model_of(2, vocab_size=6), 0.3)
+    target, draft = model_of(3, vocab_size=6), near(model_of(3, vocab_size=6), 0.2)
     engine = Engine(target, proposer=DraftProposer(draft, 2), max_num_seqs=4)
     count, pairs, prompt = 3000, collections.Counter(), [1, 2, 3]
     own = dict(temperature=1.0, max_tokens=3, ignore_eos=True)
