@@ -18,6 +18,7 @@ from pathlib import Path
 from .dtype import dtype as as_dtype
 from .kernels.build import disk as _files
 from .kernels.build import jit as _jit
+from .kernels.build import rates
 from .kernels.cpu.machine import available_cpus
 
 
@@ -117,6 +118,9 @@ def warm(dtype, report=None):
         if report is not None:
             report(name, len(names))
 
+    before = _jit.report_to(note)
+    rates.rates()  # the processes run nothing, and so cannot measure which instructions to compile for
+    _jit.report_to(before)
     _store(dtype, note)
     before = _jit.report_to(note)
     try:

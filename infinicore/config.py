@@ -1,7 +1,7 @@
 """Every `INFINICORE_*` environment switch, in one table.
 
 `get(name)` reads a switch, typed and checked; `check()` refuses unknown names, because a switch with a
-typing error would otherwise do nothing in silence. Three switches are read inside `infinicore.kernels`,
+typing error would otherwise do nothing in silence. Some switches are read inside `infinicore.kernels`,
 which imports nothing above itself; their rows here are their documentation.
 `docs/configuration.md` shows the table (`python -m infinicore.config` writes it; a test compares).
 """
@@ -70,6 +70,16 @@ _ROWS = (
         " aarch64 and for Intel's tile registers, which machines without them can only compile; `cuda` is set by"
         " infinicore itself for the processes that compile kernels for GPUs",
         read_by="kernels/build/isa.py",
+    ),
+    Switch(
+        name="INFINICORE_RATES",
+        kind=str,
+        default="auto",
+        choices=("auto", "fixed"),
+        meaning="how instructions and numbers of threads are chosen: `auto` by rates that are measured once for a type"
+        " of machine and kept beside the kernels (`infinicore info` shows them), `fixed` by the CPU's features alone,"
+        " for results that are the same bits on all machines with them",
+        read_by="kernels/build/rates.py",
     ),
     Switch(
         name="INFINICORE_VECTOR_BYTES",

@@ -68,6 +68,19 @@ def _threads():
     }
 
 
+def _rates():
+    """What this machine was measured to do, now unless it is known, and what follows from it."""
+    from .kernels.build import rates
+
+    found = rates.rates()
+    return {
+        "setting": rates.setting(),
+        "measured": found and found._asdict(),
+        "choices": rates.choices()._asdict(),
+        "teams": rates.teams(),
+    }
+
+
 def _memory():
     from .kernels.cpu import machine
 
@@ -143,6 +156,7 @@ def collect():
         "gpus": _gpus(),
         "cache": _cache(),
         "switches": {name: os.environ[name] for name in config.SWITCHES if name in os.environ},
+        "rates": _rates(),  # last: to measure them compiles kernels
     }
 
 
@@ -165,6 +179,38 @@ def _ranges(cpus):
         else:
             runs.append([cpu, cpu])
     return "CPUs " + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+_UNITS = {
+    "multiply": "float32 {:.0f} GFLOP/s a thread",
+    "widened": "bfloat16 widened {:.0f}",
+    "dots": "by pairs {:.0f}",
+    "tiles": "by tile registers {:.0f}",
+    "float16_tiles": "float16 by those {:.0f}",
+    "byte_dots": "bytes four at a time {:.0f}",
+    "byte_tiles": "by tile registers {:.0f}",
+    "divide": "divisions {:.1f}",
+}
+
+
+def _rate_lines(rates, threads):
+    """The measured rates, and what follows from them for so many threads."""
+    from .kernels.build.rates import SIXTEENTHS
+
+    found, chosen = rates["measured"], [name.replace("_", " ") for name, on in rates["choices"].items() if on]
+    if found is None:
+        yield "rates", "not measured: features decide"
+    else:
+        yield "rates", ", ".join(text.format(found[name]) for name, text in _UNITS.items() if found[name])
+        near, one, every = (f"{found[name]:.0f}" for name in ("near", "one_core", "all_cores"))
+        yield "", f"a thread reads {near} GB/s from its second-level cache and {one} from memory, all threads {every}"
+        costs = [
+            f"{warm:.1f} us with {count} threads ({more:.0f} more asleep)" for count, warm, more in found["launches"]
+        ]
+        yield "", "a launch costs " + (", ".join(costs) or "nothing with one thread")
+    yield "chosen", ", ".join(chosen) or "float32 for all"
+    least = [f"{2 << i} from {work / SIXTEENTHS:.3g}" for i, work in enumerate(rates["teams"]) if 1 << i < threads]
+    yield "", f"threads for {', '.join(least)} grains of work" if least else "one thread"
 
 
 def _rows(facts):
@@ -191,6 +237,7 @@ def _rows(facts):
         yield "ranks", f"{ranks['size']} on {on}, by {ranks['transport']}"
         for number, one in enumerate(ranks["each"]):
             yield "", f"rank {number} on {one['host']}: {one['threads']} threads, {_ranges(one['cpus'])}"
+    yield from _rate_lines(facts["rates"], threads["available"])
     nodes = facts["memory"]["numa_nodes"]
     yield "numa", "; ".join(f"node {number}: {_ranges(cpus)}" for number, cpus in nodes.items())
     yield "huge pages", facts["memory"]["huge_pages"] or "none"

@@ -203,7 +203,7 @@ class CudaGraph(Graph):
 
     def __init__(self, records, arena, backend):
         self._backend, self._executable = backend, None
-        acts = [keep for kernel, _, _, _, keep, _ in records if kernel == _ACT]
+        acts = [keep for kernel, *_, keep, _ in records if kernel == _ACT]
         self._acts = [act for act, _ in acts]
         self._owners = list(dict.fromkeys(owner for _, owner in acts if owner is not None))
         super().__init__(records, arena)
@@ -497,7 +497,7 @@ class Cuda(GpuBackend):
             do()
         records = launch.recording()
         if records is not None:
-            records.append((_ACT, (), 1, 1, (do, owner), None))
+            records.append((_ACT, (), 1, 1, 0, (do, owner), None))
 
     def graph(self, records, arena):
         """What replays recorded launches."""

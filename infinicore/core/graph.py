@@ -63,7 +63,7 @@ class Graph:
         at = ctypes.addressof(self._blocks)
         offset = 0
         parallel = False
-        for i, ((kernel, args, n, parts, _, _), (ahead, step, end)) in enumerate(zip(records, _streams(records))):
+        for i, ((kernel, args, n, parts, *_), (ahead, step, end)) in enumerate(zip(records, _streams(records))):
             self._blocks[offset : offset + len(args)] = args
             row = RECORD(
                 kernel=kernel, args=at + 8 * offset, n=n, parts=parts, ahead=ahead, ahead_step=step, ahead_end=end

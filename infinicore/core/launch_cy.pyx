@@ -56,16 +56,18 @@ cdef enum:
     GRAD = 1  # gradients are recorded
     WATCH = 2  # autocast or a profiler looks at every call
     GRAIN = 32768  # an elementwise slice of this many elements takes some 10 us: worth a thread
-    FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
+    SIXTEENTHS = 16  # of a grain, in which `_team_work` counts
+    TEAMS = 9
     SHARE = 16  # slices of a thread at most, and of a launch (`kernels/blocks/pool.py`)
     SLICES = 512
     SHARED = 1 << 16
 
 GRAIN_ELEMENTS = -GRAIN  # below 0: see `_parts`
+cdef int64_t _team_work[TEAMS]  # from how much work on 2, 4, 8, ... threads are worth it (`kernels/build/rates.py`)
 
 
 def configure(policy, type tensor, device, dtype):
-    """Name the thread policy (`driver`, `set_team`), the classes of tensors and dtypes, and the default device."""
+    """Name the policy of threads (`cpu/threads.py`), the classes of tensors and dtypes, and the default device."""
     global _policy, _tensor, _cpu, _dtype_class
     _policy = policy
     _dtype_class = dtype
@@ -225,6 +227,8 @@ def gather_team():
     global _driver, infinicore_team
     cdef int64_t count = _count()
     if _driver == 0:
+        for i, work in enumerate(_policy.teams()):
+            _team_work[i] = work
         _driver = _policy.driver()
     if infinicore_team != count:
         _policy.set_team(count)
@@ -233,20 +237,20 @@ def gather_team():
 
 cdef int64_t _parts(int64_t kernel, int64_t n, int64_t grain):
     """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
-    cdef int64_t parts = 1, count = _count(), each
+    cdef int64_t parts = 1, count = _count(), work, each
+    cdef int team = 0
     cdef bint shares = grain < 0
     if shares:
         grain = -grain
-    if count > 1 and grain > 0 and n >= 2 * grain and not kernel & 1:
-        parts = n // grain
-        if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
-            parts = n // max(1, grain // FINER)
-        if parts > count:
-            parts = count
-        if parts > 1:
-            if infinicore_team != count:
-                gather_team()
-            each = min(min(SHARE, SLICES // parts), n // (grain * parts)) if shares else 1
+    if count > 1 and grain > 0 and n > 1 and n >= grain and not kernel & 1:
+        if infinicore_team != count:
+            gather_team()
+        work = SIXTEENTHS * n // grain
+        while team < TEAMS and work >= _team_work[team]:
+            team += 1
+        parts = min(min(count, n), <int64_t>1 << team if grain > 1 else n)  # one item may be far more than a grain
+        if parts > 1 and shares:
+            each = min(min(SHARE, SLICES // parts), n // (grain * parts))
             if each > 1:
                 parts += SHARED * each
     return parts
@@ -293,7 +297,7 @@ def call_foreign(int64_t kernel, int64_t args, int64_t count, int64_t n):
 
 
 def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple places=(), dict tensors=None):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
+    """Run `kernel` over [0, n), split as n and `grain` say (`_parts`); the kernel's error code.
 
     `places` say which addresses its block takes besides: (place, name of one of `tensors` (or None), offset in bytes).
     """
@@ -306,7 +310,7 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
     infinicore_deeds += 1
     if n <= 0:
         if infinicore_records == 2:  # it counts, but does nothing
-            _own.records.append((kernel, (), 0, 1, [], errors))
+            _own.records.append((kernel, (), 0, 1, 0, [], errors))
         return 0
     parts = _parts(kernel, n, grain)
     if count > 96:
@@ -323,7 +327,8 @@ def launch(int64_t kernel, args, int64_t n, int64_t grain, keep, errors, tuple p
                 block[i] = x.address + <int64_t>offset
         status = _run(kernel, block, count, n, parts)
         if infinicore_records:
-            _own.records.append((kernel, tuple([block[i] for i in range(count)]), n, parts, outside(keep), errors))
+            values = tuple([block[i] for i in range(count)])
+            _own.records.append((kernel, values, n, parts, grain, outside(keep), errors))
     finally:
         if block != small:
             free(block)

@@ -11,12 +11,13 @@ from infinicore.core import layout_cy, tensor_cy
 from infinicore.kernels.blocks import pool
 
 GRAIN_ELEMENTS = -32768  # an elementwise slice of this many takes some 10 us: worth a thread; below 0: see `_parts`
-FINER = 4  # a launch that is split at all has slices of a quarter of the grain, if there are threads for them
+SIXTEENTHS = 16  # of a grain, in which the work of teams is counted
 _KERNEL = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 _DRIVER = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)
 _FOREIGN = ctypes.CFUNCTYPE(*[ctypes.c_int64] * 6)
 
-_state = {"driver": None, "threads": 1, "policy": None, "tensor": None, "device": None}
+# `teams`: from how much work on 2, 4, 8, ... threads are worth it (`kernels/build/rates.py`)
+_state = {"driver": None, "threads": 1, "policy": None, "tensor": None, "device": None, "teams": ()}
 
 
 class _Thread(threading.local):
@@ -34,7 +35,7 @@ _functions = {}  # address -> ctypes function
 
 
 def configure(policy, tensor, device, dtype):
-    """Name the thread policy (`driver`, `set_team`), the classes of tensors and dtypes, and the default device."""
+    """Name the policy of threads (`cpu/threads.py`), the classes of tensors and dtypes, and the default device."""
     _state["policy"] = policy
     _state["tensor"] = tensor
     _state["device"] = device
@@ -135,6 +136,7 @@ def gather_team():
     """Have the driver, and as many workers as a launch of this thread may use."""
     count = threads()
     if _state["driver"] is None:
+        _state["teams"] = _state["policy"].teams()
         _state["driver"] = _DRIVER(_state["policy"].driver())
     if _thread.team != count:
         _state["policy"].set_team(count)
@@ -144,17 +146,15 @@ def gather_team():
 def _parts(kernel, n, grain):
     """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
     parts, count, shares, grain = 1, threads(), grain < 0, abs(grain)
-    if count > 1 and grain > 0 and n >= 2 * grain and not kernel & 1:
-        parts = n // grain
-        if parts < count:  # it wakes its whole team, which costs 10 us for 16 threads, so these may as well work
-            parts = n // max(1, grain // FINER)
-        parts = min(parts, count)
-        if parts > 1:
-            if _thread.team != count:
-                gather_team()
-            each = pool.share(n, grain, parts) if shares else 1
-            if each > 1:
-                parts += pool.SHARED * each
+    if count > 1 and grain > 0 and n > 1 and n >= grain and not kernel & 1:
+        if _thread.team != count:
+            gather_team()
+        work = SIXTEENTHS * n // grain
+        team = next((i for i, least in enumerate(_state["teams"]) if work < least), len(_state["teams"]))
+        parts = min(count, n, 1 << team if grain > 1 else n)  # one item may be far more than a grain
+        each = pool.share(n, grain, parts) if parts > 1 and shares else 1
+        if each > 1:
+            parts += pool.SHARED * each
     return parts
 
 
@@ -187,7 +187,7 @@ def call_foreign(kernel, args, count, n):
 
 
 def launch(kernel, args, n, grain, keep, errors, places=(), tensors=None):
-    """Run `kernel` over [0, n), split when n is at least twice `grain`; the kernel's error code.
+    """Run `kernel` over [0, n), split as n and `grain` say (`_parts`); the kernel's error code.
 
     `places` say which addresses its block takes besides: (place, name of one of `tensors` (or None), offset in bytes).
     """
@@ -202,7 +202,7 @@ def launch(kernel, args, n, grain, keep, errors, places=(), tensors=None):
     block = (ctypes.c_int64 * len(args))(*args)
     status = _run(kernel, ctypes.addressof(block), len(args), n, parts)
     if _thread.recording is not None:
-        _thread.recording.append((kernel, tuple(args), n, parts, tensor_cy.outside(keep), errors))
+        _thread.recording.append((kernel, tuple(args), n, parts, grain, tensor_cy.outside(keep), errors))
     return status
 
 

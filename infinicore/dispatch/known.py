@@ -7,7 +7,6 @@ from .. import kernels
 from ..core import launch as core_launch
 from ..core import layout, memory
 from ..core.tensor_cy import TensorBase
-from ..kernels.blocks.pool import grain_of
 
 _TRIES = 16  # calls of an op that are looked at before it is given up, if none has become known
 _tried = {}  # id of a table without a known call -> how many calls were looked at
@@ -157,13 +156,13 @@ def _remember_all(table, args, names, operands, result, records, arena, before):
         if hasattr(x, "nbytes") and hasattr(x, "address"):
             places.enter(x.address, x.nbytes, None, 0)
     launches = []
-    for kernel, block, n, parts, _, errors in records:
+    for kernel, block, n, _, grain, _, errors in records:
         if not n:
             continue
         found = places.of(block)
         if found is None or not backend.launches(kernel):
             return
-        launches.append((kernel, block, found, n, grain_of(n, parts), errors))
+        launches.append((kernel, block, found, n, grain, errors))
     writes = [(i, now - then) for i, (now, then) in enumerate(zip(versions, before[1])) if now != then]
     whole = results[0] if result is results[0] else tuple(results)
     if isinstance(result, list) or (isinstance(result, tuple) and len(result) < 2):

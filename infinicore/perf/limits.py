@@ -4,19 +4,16 @@ They are launched through the same driver and on the same threads as every other
 measures them in turn with the cases, because the clock and the neighbours of a machine change.
 """
 
-import ctypes
-import time
-
 import numpy as np
 
 from .. import dispatch  # noqa: F401 (it tells the launcher who its threads are)
 from ..core import launch
-from ..kernels import kernel
 from ..kernels.blocks.measure import RATE, READ, UPDATE
 from ..kernels.blocks.pool import SHARE, SHARED
 from ..kernels.build import isa
 from ..kernels.cpu import threads
-from ..kernels.cpu.measure.sizes import BLOCK_BYTES, CHAINS
+from ..kernels.cpu.measure.sizes import BLOCK_BYTES, CHAINS, TILE_BYTES
+from ..kernels.cpu.measure.timed import Timed, aligned
 
 _ROUNDS = 200_000  # 12 multiply-adds each: about 0.7 ms
 DEFAULT_READ_BYTES = 256 << 20
@@ -25,33 +22,10 @@ _LEAST_READ_BYTES = 64 << 10
 _LEAST_BYTES_PER_THREAD = 256 << 10  # 3 us of reading: with less, starting a thread costs more than it brings
 
 
-def _function(address):
-    return ctypes.CFUNCTYPE(*[ctypes.c_int64] * 5)(address)
-
-
-class _Launch:
-    """A kernel on `parts` threads over [0, n), with a filled block."""
-
-    def __init__(self, name, block, n, parts):
-        self._values = np.array(block[0], np.int64)
-        address, block = kernel(name), self._values.ctypes.data
-        if parts == 1:  # as every launch of one part
-            self._function, self._call = _function(address), (block, 0, n, 0)
-        else:
-            launch.gather_team()
-            self._function, self._call = _function(threads.driver()), (address, block, n, parts)
-
-    def seconds(self):
-        start = time.perf_counter()
-        self._function(*self._call)
-        return time.perf_counter() - start
-
-
-def _aligned(nbytes):
-    """A buffer of random bytes that starts on a page."""
-    raw = np.empty(nbytes + 4096, np.uint8)
-    start = -raw.ctypes.data % 4096
-    return raw[start : start + nbytes]
+def _timed(name, block, n, parts):
+    if parts > 1:
+        launch.gather_team()
+    return Timed(name, block, n, parts)
 
 
 class FmaPeak:
@@ -82,7 +56,7 @@ class FmaPeak:
         # Factor and addend in (0.25, 0.75): the chains stay near 1, far from denormals and infinity.
         kind = np.float64 if dtype == "float64" else np.float32
         tiled = name == "measure.rates.tiles_bf16"  # 4 KB of operands, and as much for each result
-        count = (4096 if tiled else 14 * isa.vector_bytes()) // np.dtype(kind).itemsize
+        count = (TILE_BYTES if tiled else 14 * isa.vector_bytes()) // np.dtype(kind).itemsize
         self._operands = (rng.random(count) / 2 + 0.25).astype(kind)
         if "bf16" in name:  # the upper half of a float32 is a bfloat16: twice, for a pair
             high = self._operands.view(np.uint32) >> 16
@@ -90,9 +64,10 @@ class FmaPeak:
         if name == "measure.rates.dot_i8_i32":
             kind, self._operands = np.int32, rng.integers(1, 2**31, count, dtype=np.int32)
         each = SHARE if parts > 1 else 1
-        self._out = np.zeros(parts * each * (4096 if tiled else isa.vector_bytes()) // self._operands.itemsize, kind)
+        result = (TILE_BYTES if tiled else isa.vector_bytes()) // self._operands.itemsize
+        self._out = np.zeros(parts * each * result, kind)
         block = RATE(operands=self._operands.ctypes.data, results=self._out.ctypes.data, rounds=_ROUNDS // each)
-        self._launch = _Launch(name, block, parts * each, parts + SHARED * each if parts > 1 else 1)
+        self._launch = _timed(name, block, parts * each, parts + SHARED * each if parts > 1 else 1)
         self._launch.seconds()
 
     def measure(self, repetitions):
@@ -116,11 +91,11 @@ class ReadBandwidth:
         parts = max(1, min(threads.default_threads(), int(nbytes) // _LEAST_BYTES_PER_THREAD))
         blocks = min(max(int(nbytes), _LEAST_READ_BYTES), _MOST_READ_BYTES) // BLOCK_BYTES
         self.amount = float(blocks * BLOCK_BYTES)
-        self._buffer = _aligned(blocks * BLOCK_BYTES)
+        self._buffer = aligned(blocks * BLOCK_BYTES)
         self._buffer.view(np.uint64)[:] = np.random.default_rng(0).integers(0, 2**63, blocks * BLOCK_BYTES // 8)
         self._sums = np.zeros(blocks, np.int64)
         block = READ(data=self._buffer.ctypes.data, sums=self._sums.ctypes.data)
-        self._launch = _Launch("measure.rates.read", block, blocks, parts)
+        self._launch = _timed("measure.rates.read", block, blocks, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):
@@ -148,14 +123,14 @@ class UpdateBandwidth:
         parts = threads.default_threads()
         blocks = max(parts, int(nbytes) // 4 // BLOCK_BYTES)
         self.amount = 7.0 * blocks * BLOCK_BYTES
-        self.arrays = [_aligned(blocks * BLOCK_BYTES).view(np.float32) for _ in range(4)]
+        self.arrays = [aligned(blocks * BLOCK_BYTES).view(np.float32) for _ in range(4)]
         pattern = np.random.default_rng(0).random(1 << 16, dtype=np.float32) + np.float32(0.5)  # far from denormals
         for array in self.arrays:
             for i in range(0, array.size, pattern.size):
                 array[i : i + pattern.size] = pattern[: array.size - i]
         names = "gradient", "first", "second", "value"
         block = UPDATE(**{name: array.ctypes.data for name, array in zip(names, self.arrays)})
-        self._launch = _Launch("measure.rates.update", block, blocks, parts)
+        self._launch = _timed("measure.rates.update", block, blocks, parts)
         self._launch.seconds()
 
     def measure(self, repetitions):

@@ -18,12 +18,6 @@ def share(n, grain, threads):
     return max(1, min(SHARE, SLICES // threads, n // (grain * threads)))
 
 
-def grain_of(n, parts):
-    """The grain with which a launch of n items is split so by as many threads; 0: not at all."""
-    threads, each = parts % SHARED, parts // SHARED
-    return 0 if threads < 2 else -(n // threads // each) if each else n // threads
-
-
 FUTEX = 0  # the number of that call of the system; 0: there is none, and workers sleep in turns
 AHEAD_BYTES = 1  # how much a thread asks for of what it reads next
 FIRST_JOB = LINE

@@ -4,11 +4,10 @@ An entry is `<name>-<key>.o`: a line with the symbol and a digest, and the objec
 the rendered source, for reading. The directory's name covers CPU, features, Python, Numba and
 llvmlite, so code for another machine is never loaded; the key covers the source text and the helpers that
 it is compiled with, however indirectly. Entries are written to a temporary name and renamed: many processes
-may share the directory, and take turns at an entry (`<name>-<key>.lock`) instead of each compiling it. An entry that is
+may share the directory, and take turns at an entry (`host.turn`) instead of each compiling it. An entry that is
 damaged, or another one's under this name, is dropped and compiled again.
 """
 
-import contextlib
 import functools
 import json
 import os
@@ -21,11 +20,6 @@ from pathlib import Path
 from . import host, isa
 from .host import digest, root, version
 
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
-
 
 @functools.cache
 def directory():
@@ -36,6 +30,7 @@ def directory():
 
 
 _FORMAT = "3"  # of entries: part of the key, so that versions that share a directory leave each other's alone
+_texts = {}  # a file of `kernels/` -> what else the kernels that import it are known by
 _KERNELS = Path(__file__).parents[1]
 _IMPORT = re.compile(r"^\s*from (\.+[\w.]*|infinicore\.kernels[\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
@@ -112,15 +107,27 @@ def _behind(name):
     return frozenset(seen.values())
 
 
-def library_digest(source):
-    """A digest of every file that this kernel source is compiled with, directly or through others, in any folder."""
+def _library(source):
+    """Digests of all files that this kernel source is compiled with, directly or through others, in any folder."""
     wanted = [*_imported(source, []), "build/jit.py", "build/isa.py"]
-    return digest("".join(sorted(frozenset().union(*map(_behind, wanted)))))
+    return frozenset().union(*map(_behind, wanted))
+
+
+def library_digest(source):
+    """A digest of them all."""
+    return digest("".join(sorted(_library(source))))
+
+
+def also_by(file, text):
+    """Let what `text()` gives be a part of the key of each kernel that is compiled with a file of `kernels/`."""
+    _texts[file] = text
 
 
 def path_of(name, source):
     """Where the kernel `name` with this source text lies."""
-    key = digest(_FORMAT + library_digest(source) + source, 10)
+    library = _library(source)
+    more = [text() for file, text in _texts.items() if _helpers()(file)[0] in library]
+    key = digest("".join([_FORMAT, digest("".join(sorted(library))), source, *more]), 10)
     return directory() / f"{name}-{key}.o"
 
 
@@ -165,33 +172,6 @@ def write(path, symbol, code, source):
         _replace(path.with_suffix(".py"), source.encode())
     except OSError as error:
         _warn_unwritable(error.strerror or str(error))
-
-
-@contextlib.contextmanager
-def turn(path, wait=True):
-    """A block that one process at a time runs for an entry, while others wait; gives whether it is this one's turn.
-
-    Without `wait` it never waits, and may give False. The system lets go of a lock when its holder dies. Where nothing
-    can be locked (a directory that cannot be written, a file system without locks), it is everyone's turn.
-    """
-    lock, handle, ours = path.with_suffix(".lock"), None, True
-    try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT)
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        ours = False
-    except (OSError, AttributeError):  # no such lock here
-        pass
-    try:
-        yield ours
-    finally:
-        if handle is not None:
-            if ours:
-                with contextlib.suppress(OSError):
-                    lock.unlink()  # who waits for it finds the entry; a failed compilation may be tried twice at once
-                    fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may hold it too
-            os.close(handle)
 
 
 def _replace(path, data):

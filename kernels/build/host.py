@@ -12,6 +12,11 @@ import zlib
 from importlib.util import find_spec
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 try:  # `hashlib` loads OpenSSL, which takes 3 ms
     from _blake2 import blake2b
 except ImportError:
@@ -48,7 +53,7 @@ def version(package):
     return version(package)
 
 
-def _cpu():
+def described():
     """What Linux says of the first CPU, without what varies between two of them; "" elsewhere."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as file:
@@ -61,15 +66,15 @@ def _cpu():
 @functools.cache
 def cpu():
     """(LLVM's name of this CPU, {feature: whether it has it})."""
-    described = _cpu()
-    key = digest(f"{described} {version('llvmlite')}", 10)
+    text = described()
+    key = digest(f"{text} {version('llvmlite')}", 10)
     path = root() / f"host-{key}.txt"
-    found = _remembered(path) if described else None
+    found = _remembered(path) if text else None
     if found is None:
         import llvmlite.binding as llvm
 
         found = llvm.get_host_cpu_name(), dict(llvm.get_host_cpu_features())
-        if described:
+        if text:
             _remember(path, *found)
     return found
 
@@ -115,3 +120,30 @@ def write(path, data):
         temporary.replace(path)
     except OSError:
         pass
+
+
+@contextlib.contextmanager
+def turn(path, wait=True):
+    """A block that one process at a time runs for a file, while others wait; gives whether it is this one's turn.
+
+    Without `wait` it never waits, and may give False. The system lets go of a lock when its holder dies. Where nothing
+    can be locked (a directory that cannot be written, a file system without locks), it is everyone's turn.
+    """
+    lock, handle, ours = path.with_suffix(".lock"), None, True
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT)
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        ours = False
+    except (OSError, AttributeError):  # no such lock here
+        pass
+    try:
+        yield ours
+    finally:
+        if handle is not None:
+            if ours:
+                with contextlib.suppress(OSError):
+                    lock.unlink()  # who waits for it finds the file; what failed may be tried twice at once
+                    fcntl.flock(handle, fcntl.LOCK_UN)  # a forked child may hold it too
+            os.close(handle)

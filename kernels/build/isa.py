@@ -93,6 +93,11 @@ def planning_for_gpu():
         _own.gpu = before
 
 
+def plans_for_gpu():
+    """Whether this thread plans, or this process compiles, for one."""
+    return getattr(_own, "gpu", False) or is_gpu()
+
+
 def features():
     """The LLVM features of that CPU, as a frozen set of names."""
     return _CUDA if getattr(_own, "gpu", False) else _features()

@@ -19,7 +19,7 @@ import platform
 import re
 import threading
 
-from . import disk, elf, frontend, isa
+from . import disk, elf, frontend, host, isa
 
 _FLAGS = {"error_model": "numpy", "boundscheck": False}
 _addresses = {}  # entry of the disk cache -> address
@@ -42,6 +42,11 @@ def only_store():
     """From now on, this process compiles kernels for others and runs none."""
     global _only_store
     _only_store = True
+
+
+def stores_only():
+    """Whether this process runs no kernels."""
+    return _only_store
 
 
 def _after_fork():
@@ -255,7 +260,7 @@ def _store(name, path, source, wait=True):
 
     Without `wait`: None in the second case.
     """
-    with disk.turn(path, wait) as ours:
+    with host.turn(path, wait) as ours:
         entry = disk.read(path)  # another process may have been faster
         if entry is None and ours:
             if _on_compile is not None:

@@ -3,8 +3,9 @@
 import contextlib
 import threading
 
-from . import isa, jit, render
+from . import disk, isa, jit, rates, render
 
+disk.also_by("build/rates.py", lambda: str(rates.choices()))  # what this CPU does faster has a part in their code
 _addresses = {}
 _elsewhere = threading.local()  # `kernels`: those of the device whose plan this thread makes
 

@@ -14,7 +14,7 @@ import sys
 import threading
 
 from ..blocks.pool import AHEAD_BYTES, FUTEX, LINE, SLICES, WORDS
-from ..build import elf, jit
+from ..build import elf, jit, rates
 from .machine import available_cpus, second_level_bytes
 
 MOST = 64  # threads that may be asked for on a machine of fewer CPUs: more only wait, and thousands cannot be started
@@ -36,6 +36,15 @@ from infinicore.kernels.lang.vector import BLOCK
 def kernel({arguments}):
     return driver.{name}({arguments})
 '''
+
+
+def _survey():
+    from .measure.survey import survey  # which takes Numba
+
+    return survey()
+
+
+rates.surveyed_by(available_cpus, _survey)
 
 
 def after_fork():
@@ -81,6 +90,11 @@ def _pool():
     words[AHEAD_BYTES] = second_level_bytes() // _AHEAD
     elf.provided["infinicore_pool"] = ctypes.addressof(words)
     return words
+
+
+def teams():
+    """From how much work on a launch is worth 2, 4, 8, ... threads, in sixteenths of its grain."""
+    return rates.teams()
 
 
 def set_team(count):

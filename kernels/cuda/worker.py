@@ -9,14 +9,14 @@ import sys
 import traceback
 from pathlib import Path
 
-from ..build import disk
+from ..build import disk, host
 from . import target
 
 
 def answer(request):
     """Compile what a request asks for into the cache; an error as text, or None."""
     path = Path(request["path"])
-    with disk.turn(path):
+    with host.turn(path):
         if disk.read(path) is None:  # another process may have been faster
             ptx, words = target.compile_ptx(request["name"], request["source"], request["arch"], **request["shape"])
             disk.write(path, f"{words}", ptx.encode(), request["source"])

@@ -8,7 +8,7 @@ least-squares fits at Chebyshev nodes to mpmath values. `tests/ops/test_vmath.py
 
 from numba import types
 
-from ..build import isa, jit
+from ..build import isa, jit, rates
 from . import gpu, ptx
 from .avx512 import fills_registers, rcp14, scalef
 from .by_type import by_type
@@ -135,7 +135,7 @@ def _quotient(p, q):
     """p / q for q between 2^-100 and 2^100, within 2 ulp."""
     if isa.is_gpu() and p.dtype == F32:
         return lambda p, q: p * ptx.reciprocal(q)
-    if not (fills_registers(p) and p.dtype == F32 and isa.divides_slowly()):
+    if not (fills_registers(p) and p.dtype == F32 and rates.choices().reciprocals):
         return lambda p, q: p / q
 
     def by_reciprocal(p, q):

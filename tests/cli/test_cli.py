@@ -143,6 +143,11 @@ def test_info_says_what_runs(tmp_path):
     assert facts["cache"] == facts["cache"] | {"path": str(tmp_path), "entries": 0, "bytes": 0}
     assert facts["versions"]["numba"]
     assert facts["switches"]["INFINICORE_NUM_THREADS"] == "1"
+    assert facts["rates"]["measured"]["multiply"] > 1 and set(facts["rates"]["choices"].values()) <= {True, False}
+    text, _ = run("info", INFINICORE_CACHE_DIR=str(tmp_path))
+    assert f"float32 {facts['rates']['measured']['multiply']:.0f} GFLOP/s a thread" in text
+    text, _ = run("info", INFINICORE_CACHE_DIR=str(tmp_path), INFINICORE_RATES="fixed")
+    assert "rates       not measured: features decide" in text
 
 
 def test_info_says_why_the_core_is_uncompiled():
@@ -153,6 +158,7 @@ def test_info_says_why_the_core_is_uncompiled():
 def test_info_module_is_the_same(tmp_path):
     command = [sys.executable, "-m", "infinicore.info", "--json"]
     environment = {"INFINICORE_CACHE_DIR": str(tmp_path)}
+    run("info", **environment)  # compiles what measures the machine
     done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == json.loads(run("info", "--json", **environment)[0])
 

@@ -11,7 +11,7 @@ import threading
 import time
 
 import pytest
-from infinicore.kernels.blocks.pool import JOBS, SHARE, SHARED, SLICES, grain_of, share
+from infinicore.kernels.blocks.pool import JOBS, SHARE, SHARED, SLICES
 from infinicore.kernels.cpu import threads
 
 import infinicore as ic
@@ -120,26 +120,13 @@ def test_only_launches_that_allow_it_and_are_large_have_more_slices_than_threads
 
     before = launch.set_own_threads(2)
     try:
-        for grains, parts in ((1, 1), (2, 2), (4, 2 + 2 * SHARED), (7, 2 + 3 * SHARED), (40, 2 + SHARE * SHARED)):
+        for grains, parts in ((2, 2), (4, 2 + 2 * SHARED), (7, 2 + 3 * SHARED), (40, 2 + SHARE * SHARED)):
             assert split(ic.ones(grains * 32768).exp) == [parts]
         assert split(ic.ones(4 * 32768 - 1).exp) == [2]
         x = ic.ones(256, 256)
         assert split(lambda: ic.matmul(x, x)) == [2]  # each slice packs panels into a workspace of its own
     finally:
         launch.set_own_threads(before)
-
-
-@pytest.mark.parametrize("threads", [2, 3, 16, 100, SLICES])
-def test_a_grain_tells_how_a_launch_was_split(threads):
-    """Of launches that become a known call, which is split anew each time."""
-    assert grain_of(7, 1) == 0
-    for n in (threads, 1000, 1003, 100_000, 100_003):
-        for grain in (1, 2, 3, 7, 50, 1000):
-            each = share(n, grain, threads)
-            again = grain_of(n, threads + SHARED * each if each > 1 else threads)
-            assert each == 1 or n // grain >= threads
-            assert again == n // threads if each == 1 else again < 0
-            assert each == 1 or (n // -again >= threads and share(n, -again, threads) == each)
 
 
 def test_a_caller_does_not_wait_for_workers_that_have_begun_nothing(drive):

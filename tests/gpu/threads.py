@@ -16,7 +16,7 @@ from pathlib import Path
 
 import llvmlite.binding as llvm
 import numpy as np
-from infinicore.kernels.build import disk, jit
+from infinicore.kernels.build import disk, host, jit
 from infinicore.kernels.build.host import digest
 from infinicore.kernels.cuda import load as cuda_load
 
@@ -277,7 +277,7 @@ class Kernel:
     def _compiled(self):
         """The engine with its code, which one process compiles and others read: 53 s of 30 tests, or 5."""
         path = disk.path_of(f"threads-{_THIS}", self.source)
-        with disk.turn(path):
+        with host.turn(path):
             entry = disk.read(path)
             if entry is None:
                 entry = self._code(path)

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from infinicore.kernels.build import isa, jit, render
+from infinicore.kernels.build import isa, jit, rates, render
 from infinicore.kernels.cpu import plans
 from infinicore.kernels.ops._attention import reference
 from infinicore.kernels.problems.attention import Attention
@@ -293,7 +293,7 @@ def test_both_products_are_vector_code_in_registers(dtype):
     source = render.stub("attention.decode.decode", {"T": dtype, "C": dtype, "WIDTH": 8})
     text = jit.assembly("attention.decode.decode", source)
     register = {64: "zmm", 32: "ymm", 16: "xmm"}[isa.vector_bytes()]
-    product = "vdpbf16ps" if dtype == "bfloat16" and isa.has_bf16_dot() else "vfmadd" if isa.has_fma() else "mulps"
+    product = "vdpbf16ps" if dtype == "bfloat16" and rates.choices().pairs else "vfmadd" if isa.has_fma() else "mulps"
     lines = [line for line in text.splitlines() if product in line and register in line]
     # 8 keys x 2 registers of rows, and 8 rows x 2 of values for whole and for last elements
     assert len(lines) >= 3 * 16 * isa.vector_bytes() // 64

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 from infinicore.kernels import OPS
-from infinicore.kernels.build import isa, jit, render
+from infinicore.kernels.build import isa, jit, rates, render
 from infinicore.kernels.cpu.gemm import blocking
 
 from . import narrower
@@ -79,7 +79,8 @@ STREAMS = (
     "quant.products",
     "attention.decode",
 )  # read weights or caches from memory, once
-HAS_DOTS, HAS_AVX2 = isa.has_bf16_dot() and isa.has_int8_dot(), isa.vector_bytes() == 32 and isa.has_fma()
+CHOICES = rates.choices()
+HAS_DOTS, HAS_AVX2 = CHOICES.pairs and CHOICES.byte_dots, isa.vector_bytes() == 32 and isa.has_fma()
 
 
 @pytest.mark.skipif(not (HAS_DOTS or HAS_AVX2), reason="the CPU has neither AVX2 nor dot products of 512 bits")
@@ -131,7 +132,7 @@ def innermost(text, instruction):
 def test_the_sums_of_a_panel_of_lanes_stay_in_registers(dtype, rows, vectors, deep):
     if deep > 1 and (vectors < 3 or blocking.pairs(dtype)):
         pytest.skip("such tiles have one element of k in a lane")
-    instruction = "vdpbf16ps" if dtype == "bfloat16" and isa.has_bf16_dot() else "vfmadd231ps"
+    instruction = "vdpbf16ps" if dtype == "bfloat16" and CHOICES.pairs else "vfmadd231ps"
     constants = {"thread": True, "T": dtype, "ACT": None, "ROWS": rows}
     constants |= {"VECTORS": vectors, "COUNT": 16, "DEEP": deep}
     loop = innermost(jit.assembly("lanes", render.stub("gemm.lanes.lane_panels", constants)), instruction)

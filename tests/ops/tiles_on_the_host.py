@@ -10,6 +10,8 @@ import sys
 import llvmlite.binding as llvm
 import ml_dtypes
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils
 
 PRETENDED = dict.fromkeys(("amx-tile", "amx-bf16", "amx-int8", "amx-fp16"), True)
 _ask, _CDLL = llvm.get_host_cpu_features, ctypes.CDLL
@@ -35,7 +37,7 @@ class Granting(_CDLL):
 ctypes.CDLL = Granting
 
 from infinicore.kernels.build import elf, isa
-from infinicore.kernels.cpu.gemm import amx
+from infinicore.kernels.lang import tile_registers
 from panels import random_weight
 
 import infinicore as ic
@@ -91,7 +93,7 @@ called, _kept = set(), []
 
 
 def call_tiles(builder, name, *arguments):
-    """As that of `amx.py`, of a function of ours."""
+    """As that of `tile_registers.py`, of a function of ours."""
     kinds = [ctypes.c_int8 if isinstance(x, int) else ctypes.c_int64 for x in arguments]
     if f"tiles_{name}" not in elf.provided:
 
@@ -101,12 +103,12 @@ def call_tiles(builder, name, *arguments):
 
         _kept.append(ctypes.CFUNCTYPE(None, *kinds)(function))
         elf.provided[f"tiles_{name}"] = ctypes.cast(_kept[-1], ctypes.c_void_p).value
-    values = [amx.ir.Constant(amx.I8, x) if isinstance(x, int) else x for x in arguments]
-    kind = amx.ir.FunctionType(amx.ir.VoidType(), [value.type for value in values])
-    builder.call(amx.cgutils.get_or_insert_function(builder.module, kind, f"tiles_{name}"), values)
+    values = [ir.Constant(ir.IntType(8), x) if isinstance(x, int) else x for x in arguments]
+    kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
+    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"tiles_{name}"), values)
 
 
-amx.call_tiles = call_tiles
+tile_registers.call_tiles = call_tiles
 
 
 def wide(x):

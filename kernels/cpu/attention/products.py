@@ -6,18 +6,19 @@ step of tiles reads, and so are values [pair of keys, element]; only the weights
 
 from numba import types
 
-from ...build import isa
+from ...build import rates
 from ...lang.by_type import by_type
 from ...lang.lowp import bfloat16
 from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, load, ptr, stack, vload, vstore
-from ..gemm.amx import HALF, LINE_BYTES, PAIRS, ROW, begin, release, tile_sums
+from ...lang.tile_registers import HALF, ROW, begin, release, tile_sums
+from ..gemm.amx import LINE_BYTES, PAIRS
 from ..gemm.microkernel import is_pair
 from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
 from .tiles import score_tile, value_tile
 
-TILED = isa.has_amx()
+TILED = rates.choices().tiles
 INT32, F32, I64 = types.int32, types.float32, types.int64
 TURNED_BYTES = 4 * TILE * KEYS // 2
 

@@ -1,23 +1,18 @@
 """Products of 16-bit floats by the tile registers of Intel's AMX: blocks of 32 x 32 sums in four tiles of 16 x 16.
 
-Intel's "64 and IA-32 Architectures Software Developer's Manual", volume 1, chapter 18: eight registers of 16 rows of 64
-bytes; `tdpbf16ps` adds to 16 x 16 float32 sums the products of 16 rows of 32 bfloat16 with 16 rows of 16 pairs. A pair
-is two neighbours of k, as in the panels of `pack.py`, which serve here as they are. Its subnormals count as zero. Tiles
-have one shape for the whole of a launch: what is missing at the end of k is zero in copies of the last tiles. Where the
-CPU has AMX-FP16, float16 goes the same way by `tdpfp16ps`, as a type of its own (`lowp.float16_pairs`).
+The pairs of `lang/tile_registers.py` are as in the panels of `pack.py`, which serve here as they are. Subnormals of
+bfloat16 count as zero. Tiles have one shape for the whole of a launch: what is missing at the end of k is zero in
+copies of the last tiles. Where the CPU has AMX-FP16, float16 goes the same way by `tdpfp16ps`, as a type of its own
+(`lowp.float16_pairs`).
 """
 
-from llvmlite import ir
 from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ...blocks.gemm import BLOCKED, PANELS
 from ...build import jit
-from ...lang.lowp import float16_pairs
 from ...lang.rows import fill_row
 from ...lang.simd import address, bitcast, load, ptr, stack, store, vload, vload_first, vstore
-from ...lang.vector import I8, I64, literal_of
+from ...lang.tile_registers import HALF, ROW, begin, release, tile_sums
 from .blocked import add_parts, batch_offsets, destination, pack_groups, products
 from .blocking import TILE_DEPTH, TILE_ROWS
 from .blocking import tiles_group as group_of_tiles
@@ -28,119 +23,14 @@ from .pack import load_unit, load_units, pack_panels, transpose_pairs
 from .skinny import all_panels, first_packed, own_panels
 
 PAIRS = TILE_DEPTH // 2  # rows of a tile of B, and 4-byte columns of a tile of A
-HALF = TILE_ROWS // 2  # rows of one tile
 ACROSS = 32  # columns of a panel of B, which two tiles read
-ROW = 64  # bytes of a row of a tile
 STEP = TILE_ROWS * PAIRS  # elements of A, 4 bytes each, that a step reads; and of B
-TILE_BYTES, STEP_BYTES, LINE_BYTES, CONFIG_BYTES = TILE_ROWS * ACROSS * 4, 4 * STEP, 4 * ACROSS, 64
+TILE_BYTES, STEP_BYTES, LINE_BYTES = TILE_ROWS * ACROSS * 4, 4 * STEP, 4 * ACROSS
 # Strides of packed tiles of A, and of a panel of B: see `tile_sums`.
 PACKED, PANEL = (ROW, HALF * ROW, STEP_BYTES), (2 * ROW, STEP_BYTES)
 U16 = types.uint16
 
 tiles_group = jit.inline(group_of_tiles)
-
-
-def call_tiles(builder, name, *arguments):
-    """Call an intrinsic of AMX: integers of Python are numbers of tiles, values are addresses and strides."""
-    values = [ir.Constant(I8, x) if isinstance(x, int) else x for x in arguments]
-    kind = ir.FunctionType(ir.VoidType(), [value.type for value in values])
-    builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.x86.{name}"), values)
-
-
-def pointer(builder, at, offset=0):
-    return builder.inttoptr(builder.add(at, ir.Constant(I64, offset)), I8.as_pointer())
-
-
-@intrinsic
-def load_shapes(typingctx, config):
-    """Give the tile registers of this thread the shapes at an address, and the system's leave to use them."""
-
-    def codegen(context, builder, sig, args):
-        call_tiles(builder, "ldtilecfg", pointer(builder, context.cast(builder, args[0], sig.args[0], types.int64)))
-        return context.get_dummy_value()
-
-    return types.void(config), codegen
-
-
-@intrinsic
-def release(typingctx):
-    """Let go of the tile registers, so that the system need not save them."""
-
-    def codegen(context, builder, sig, args):
-        call_tiles(builder, "tilerelease")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic(prefer_literal=True)
-def tile_sums(typingctx, T, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across):
-    """to[16 high, 16 across] = term + the products of `steps` tiles of `a` and `b`, and if `rest` of one more, `last`.
-
-    `a_strides`: from one row of a tile of `a` to the next, from a tile to the one below, and to that of the next step;
-    `b_strides`: from one row of pairs to the next, and to the next step. `last` are two addresses, whose tiles are 16
-    rows of 64 bytes, and rows as of `b`. Strides are in bytes; `high` and `across`, literals, are 1 or 2.
-
-    A step loads its tiles first. Nine products with 16 threads did 5,358 and 5,594 GFLOP/s so (geometric means of two
-    rounds), 4,402 and 5,148 where a tile is loaded just before its first product, and 3,940 and 4,342 where those of
-    `a` are loaded before each of their products.
-    """
-    literals = [literal_of(v) for v in (high, across)]
-    if None in literals or not isinstance(T, types.NumberClass):
-        return None
-    rows, columns = literals
-    product = "tdpfp16ps" if T.instance_type == float16_pairs else "tdpbf16ps"
-
-    def codegen(context, builder, sig, args):
-        def integer(index):
-            return context.cast(builder, args[index], sig.args[index], types.int64)
-
-        def corners(at, stride):  # the addresses of the tiles of sums
-            for i in range(rows):
-                below = builder.add(at, builder.mul(stride, ir.Constant(I64, HALF * i)))
-                for j in range(columns):
-                    yield 2 * i + j, pointer(builder, below, ROW * j)
-
-        def step(a, b, a_row, a_below):
-            for i in range(rows):
-                at = builder.add(a, a_below) if i else a
-                call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
-            for j in range(columns):
-                call_tiles(builder, "tileloadd64", 6 + j, pointer(builder, b, ROW * j), b_row)
-            for i in range(rows):
-                for j in range(columns):
-                    call_tiles(builder, product, 2 * i + j, 4 + i, 6 + j)
-
-        a, b, term, to = args[1], args[3], args[6], args[8]
-        a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[2], 3)
-        b_row, b_step = cgutils.unpack_tuple(builder, args[4], 2)
-        last_a, last_b = cgutils.unpack_tuple(builder, args[5], 2)
-        below, stride, steps, rest = (integer(k) for k in (7, 9, 10, 11))
-        for tile, at in corners(term, below):
-            call_tiles(builder, "tileloadd64", tile, at, below)
-        entry, one = builder.block, ir.Constant(I64, 1)
-        loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
-        builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
-        builder.position_at_end(loop)
-        left, a_at, b_at = (builder.phi(I64) for _ in range(3))
-        step(a_at, b_at, a_row, a_below)
-        for phi, start, following in (
-            (left, steps, builder.sub(left, one)),
-            (a_at, a, builder.add(a_at, a_step)),
-            (b_at, b, builder.add(b_at, b_step)),
-        ):
-            phi.add_incoming(start, entry)
-            phi.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed(">", left, one), loop, done)
-        builder.position_at_end(done)
-        with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
-            step(last_a, last_b, ir.Constant(I64, ROW), ir.Constant(I64, HALF * ROW))
-        for tile, at in corners(to, stride):
-            call_tiles(builder, "tilestored64", tile, at, stride)
-        return context.get_dummy_value()
-
-    sig = types.void(T, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across)
-    return sig, codegen
 
 
 @jit.inline
@@ -245,24 +135,6 @@ def block(args, a_groups, a_group, panels, b_panel, steps, where, rows, columns,
                     for r in range(height):
                         at = (i + r) * c_stride + j
                         finish_row(c + at, sums + r * ACROSS, bias + j, residual + at, alpha, given, width, ACT)
-
-
-@jit.inline
-def full_shapes(config):
-    """Write the configuration of tiles of full shape."""
-    fill_row(config, 64, 0)
-    store(config, 0, 1)  # the palette: eight tiles of 1 KB
-    for tile in range(8):
-        store(config, 16 + 2 * tile, ROW)  # bytes of a row (16 bits each)
-        store(config, 48 + tile, HALF)  # rows
-
-
-@jit.inline
-def begin():
-    """Give all tiles of this thread their full shape."""
-    config = ptr(stack(CONFIG_BYTES), types.uint8)
-    full_shapes(config)
-    load_shapes(address(config))
 
 
 @jit.inline

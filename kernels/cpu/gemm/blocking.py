@@ -5,7 +5,7 @@ Plain Python, which both kernels and the plans that launch them read: no Numba h
 
 from typing import NamedTuple
 
-from ...build import isa
+from ...build import isa, rates
 
 LANES = isa.lanes()
 _WIDE_FILE = isa.vector_bytes() == 64 or "neon" in isa.features()  # 32 vector registers, else 16
@@ -52,9 +52,9 @@ MOST_FEW = 128  # rows of x up to which the weight is read as it lies (amx.py: f
 # just before and after (medians of five processes, in turn; PyTorch 0.87, 0.80, 0.81, 0.76), 512 x 2048 x 5632, 1024^3,
 # 2048^3 and 512 x 2048 x 2048: 0.79, 0.82, 0.80, 0.79; with pieces, A and B twice, twice and four times as large 0.79,
 # 0.79, 0.85, 0.75, and with pieces half as large 0.71, 0.82, 0.78, 0.80; 16 threads 1,183, 1,125 and 1,139 GFLOP/s.
-_K_BYTES = 2048 if isa.has_amx() else 8192  # of one row of a panel block
-_A_BYTES = 256 << 10 if isa.has_amx() else 512 << 10
-_B_BYTES = 1 << 20 if isa.has_amx() else 4 << 20
+_K_BYTES = 2048 if isa.multiplies_faster_than_it_reads() else 8192  # of one row of a panel block
+_A_BYTES = 256 << 10 if isa.multiplies_faster_than_it_reads() else 512 << 10
+_B_BYTES = 1 << 20 if isa.multiplies_faster_than_it_reads() else 4 << 20
 # The same for tile registers, beside 2 MB of second-level cache: 2048^3 on one core of Emerald Rapids 972 GFLOP/s, with
 # panels of half the length 744 to 781, with blocks of A of half the size 897; 4096^3 861, 811 to 837, 831.
 _TILE_K_BYTES = 4096
@@ -83,12 +83,12 @@ _NEAR_X = 1 << 20  # bytes of panels of x that stay in a second-level cache
 
 def pairs(dtype):
     """Whether a dtype (by name) is multiplied as bfloat16 pairs."""
-    return dtype == "bfloat16" and isa.has_bf16_dot()
+    return dtype == "bfloat16" and rates.choices().pairs
 
 
 def tiles(dtype):
     """Whether a dtype (by name) is multiplied by tile registers."""
-    return (dtype == "bfloat16" and isa.has_amx()) or (dtype == "float16" and isa.has_amx_float16())
+    return (dtype == "bfloat16" and rates.choices().tiles) or (dtype == "float16" and rates.choices().float16_tiles)
 
 
 def depth(dtype):
@@ -98,7 +98,7 @@ def depth(dtype):
 
 def byte_tiles():
     """Whether integers of 8 bits are multiplied by tile registers."""
-    return isa.has_amx()
+    return rates.choices().byte_tiles
 
 
 def lies_in_tiles(m, k, stride, k_stride, dtype):
@@ -293,8 +293,8 @@ def lane_piece(m, k, dtype):
     one thread are faster, 131 and 115 GFLOP/s. Each thread reads all rows of x, 2 MB, and second-level caches hold as
     much.
     """
-    alike = isa.has_amx() and m > MOST_LANES and not tiles(dtype) and k % (LINE // panel_bytes(dtype)) == 0
-    return _pieces(k, dtype)[1] if alike else 0
+    alike = m > MOST_LANES and not tiles(dtype) and k % (LINE // panel_bytes(dtype)) == 0
+    return _pieces(k, dtype)[1] if alike and isa.multiplies_faster_than_it_reads() else 0
 
 
 def shared_grain(grain, items, panels, threads):

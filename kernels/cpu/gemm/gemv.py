@@ -18,7 +18,7 @@ from .microkernel import CACHED_STEP, add_up, dot_tile, fetch, itemsize, lanes, 
 # Rows up to this size are read one after the other, others by groups. Zen 4, rows of 16,384 bytes of float32: 42 GB/s,
 # by groups 53. 16 cores of Emerald Rapids, rows of 8 to 56 KB beside a loop in C: bfloat16 0.92 and 0.94, float32 0.96
 # and 0.95; by groups 0.90 and 0.92, 0.92 and 0.92.
-STREAM_BYTES = 65536 if isa.has_amx() else 12288
+STREAM_BYTES = 65536 if isa.multiplies_faster_than_it_reads() else 12288
 FAR_BYTES = 4 << 20  # from this size on, a weight is taken to come from memory and not from a cache
 SUM_BYTES = GROUP * 4 * 64
 RESULT_BYTES = 128  # GROUP sums, in whole vectors

@@ -5,8 +5,8 @@ at compile time: sizes are literal arguments of module-level `@intrinsic`s, whic
 store (a closure could not be found again). `blocking.py` has the sizes.
 
 Panels hold what the loop reads, in the order it reads it. Their elements are float32 or float64, or
-an int32 that holds a bfloat16 pair (k, k + 1) where the CPU multiplies such pairs (`vdpbf16ps`:
-twice the float32 rate; it takes subnormals as zero).
+an int32 that holds a bfloat16 pair (k, k + 1) where the CPU multiplies such pairs faster (`vdpbf16ps`,
+`build/rates.py`; it takes subnormals as zero).
 """
 
 from llvmlite import ir
@@ -14,9 +14,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ...build import isa
+from ...build import isa, rates
 from ...lang import lowp
-from ...lang.lowp import BFLOAT
+from ...lang.dots import dot_pairs
 from ...lang.memory import first_lanes, from_memory, vector_load
 from ...lang.vector import I8, I32, I64, Pointer, call_llvm, element_type, literal_of, splat
 from .blocking import LANES
@@ -29,9 +29,9 @@ PREFETCH_BYTES = 1024  # how far ahead rows of a matrix are asked for
 # caches give one thread 56 to 71 GB/s, by every fourth line 67 to 74. With AVX2 (Zen 3), every line at 1024 gives 86 to
 # 100 % of what a sum reads, at 4096 80 to 89 %, none 60 to 90, and every second or fourth half of it: these hide the
 # stream.
-STREAM_BYTES = 1024 if isa.vector_bytes() == 32 else 8192 if isa.has_amx() else 4096
+STREAM_BYTES = 1024 if isa.vector_bytes() == 32 else 8192 if isa.multiplies_faster_than_it_reads() else 4096
 CACHED_STEP = 64 if isa.vector_bytes() == 32 else 256  # bytes of a row from one line that is asked for to the next
-HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
+HAS_FMA, CHOICES = isa.has_fma(), rates.choices()
 
 
 # ---- what a dtype is multiplied as (at compile time) --------------------------------------------
@@ -39,7 +39,7 @@ HAS_FMA, BF16_DOT = isa.has_fma(), isa.has_bf16_dot()
 
 def is_pair(dtype):
     """Whether `dtype` is multiplied as pairs of 16 bits: bfloat16, and float16 for tile registers."""
-    return dtype == lowp.float16_pairs or (dtype == lowp.bfloat16 and BF16_DOT)
+    return dtype == lowp.float16_pairs or (dtype == lowp.bfloat16 and CHOICES.pairs)
 
 
 def sum_type(dtype):
@@ -113,11 +113,7 @@ def write(builder, value, address, align, offset=0):
 def add_products_of(builder, a, b, total):
     """`total + a * b`; int32 vectors are bfloat16 pairs and add two products to each lane."""
     if isinstance(a.type.element, ir.IntType):
-        pairs = ir.VectorType(BFLOAT, 2 * a.type.count)
-        kind = ir.FunctionType(total.type, [total.type, pairs, pairs])
-        name = f"llvm.x86.avx512bf16.dpbf16ps.{32 * a.type.count}"
-        dot = cgutils.get_or_insert_function(builder.module, kind, name)
-        return builder.call(dot, [total, builder.bitcast(a, pairs), builder.bitcast(b, pairs)])
+        return dot_pairs(builder, total, a, b)
     if HAS_FMA:
         return call_llvm(builder, "llvm.fma", total.type, [a, b, total])
     return builder.fadd(total, builder.fmul(a, b))
@@ -355,7 +351,7 @@ def dot_tile(typingctx, w, w_stride, w_valid, x, x_stride, x_valid, k, sums, T, 
 
         def products(values, sums):
             terms = [(a, b) for a in values[:height] for b in values[height:]]
-            if pair and not BF16_DOT:
+            if pair and not CHOICES.row_pairs:
                 return [add_halves_of(builder, a, b, value, len(sums) > 4) for (a, b), value in zip(terms, sums)]
             return [add_products_of(builder, a, b, value) for (a, b), value in zip(terms, sums)]
 

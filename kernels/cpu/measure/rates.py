@@ -1,37 +1,45 @@
-"""Kernels that measure the machine's limits: multiply-add peak, and the bandwidth of reading and of updating.
+"""Kernels that measure the machine's limits: rates of instructions, and the bandwidth of reading and of updating.
 
-`infinicore perf` reports every speed as a fraction of one of these, so they do nothing else: the
-peaks are chains of multiply-adds in registers, the bandwidth is one load and one addition per vector
-(software prefetching adds nothing: 36.1 GB/s with and without, two Zen 4 cores, 256 MB).
+`infinicore perf` reports every speed as a fraction of one of these, and `survey.py` takes them to choose between
+instructions, so they do nothing else: the peaks are chains of instructions in registers, the bandwidth is one load and
+one addition per vector (software prefetching adds nothing: 36.1 GB/s with and without, two Zen 4 cores, 256 MB). No
+choice of `build/rates.py` has a part in them.
 """
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 from ...blocks.measure import RATE, READ, UPDATE
 from ...build import isa, jit
-from ...lang.lowp import bfloat16
-from ...lang.simd import Vector, fill, load, ptr, reduce_add, store, vload, vstore
-from ..gemm.amx import HALF as TILE_HALF
-from ..gemm.amx import ROW, STEP_BYTES, TILE_BYTES, begin, release, tile_sums
-from ..gemm.microkernel import add_products_of
-from ..quant.tile import dot_bytes
-from .sizes import BLOCK_BYTES, CHAINS
+from ...lang.dots import dot_pairs, dot_quads
+from ...lang.lowp import bfloat16, float16_pairs
+from ...lang.simd import Vector, bitcast, fill, load, muladd, ptr, reduce_add, store, vload, vstore
+from ...lang.tile_registers import HALF as TILE_HALF
+from ...lang.tile_registers import ROW, begin, release, tile_sums
+from ...lang.vector import call_llvm
+from .sizes import BLOCK_BYTES, CHAINS, TILE_BYTES, WIDENED_BYTES
 
 LANES = isa.lanes()
 HALF = LANES // 2  # float64 values in a register
+HAS_FMA = isa.has_fma()
 
 WORDS = BLOCK_BYTES // 4
 
 
 @intrinsic
 def multiply_add(typingctx, total, a, b):
-    """`total + a * b`, as the products of matrices do it; uint32 lanes are pairs of bfloat16."""
+    """`total + a * b`; uint32 lanes are pairs of bfloat16."""
     if not isinstance(total, Vector):
         return None
 
     def codegen(context, builder, sig, args):
-        return add_products_of(builder, args[1], args[2], args[0])
+        total, a, b = args
+        if isinstance(a.type.element, ir.IntType):
+            return dot_pairs(builder, total, a, b)
+        if HAS_FMA:
+            return call_llvm(builder, "llvm.fma", total.type, [a, b, total])
+        return builder.fadd(total, builder.fmul(a, b))
 
     return total(total, a, b), codegen
 
@@ -41,11 +49,12 @@ def byte_dot(typingctx, total, a, b):
     """`total` (int32 lanes) plus the products of 4 unsigned bytes of `a` with 4 signed bytes of `b` in each lane."""
     if not isinstance(total, Vector):
         return None
+    return total(total, a, b), lambda context, builder, sig, args: dot_quads(builder, *args)
 
-    def codegen(context, builder, sig, args):
-        return dot_bytes(builder, *args)
 
-    return total(total, a, b), codegen
+@jit.inline
+def _divided(total, a, b):
+    return a / total
 
 
 @jit.inline
@@ -104,19 +113,77 @@ def dot_i8_i32(args, lo, hi):
 
 
 @jit.inline
-def tiles_bf16(args, lo, hi):
-    """Products of bfloat16 by tile registers: 32 x 32 sums of tiles in the first-level cache, 32 of k a round."""
+def divide_f32(args, lo, hi):
+    """Divisions of float32: each chain divides a number by what it had."""
+    return _rounds(args, lo, hi, _divided, types.float32, types.float32, LANES)
+
+
+@jit.inline
+def idle(args, lo, hi):
+    """Nothing: what a launch takes by itself."""
+    return 0
+
+
+@jit.inline
+def _tiles(args, lo, hi, T):
+    """Products by tile registers: 32 x 32 sums of tiles in the first-level cache, 64 bytes of k a round."""
     a, strides = load(args, RATE.operands), (types.int64(ROW), types.int64(TILE_HALF * ROW), types.int64(0))
-    b, b_strides, rounds = a + STEP_BYTES, (types.int64(2 * ROW), types.int64(0)), load(args, RATE.rounds)
-    none = types.int64(0), types.int64(0)
+    b, b_strides, rounds = a + TILE_BYTES // 2, (types.int64(2 * ROW), types.int64(0)), load(args, RATE.rounds)
+    none, row = (types.int64(0), types.int64(0)), 2 * ROW
     begin()
     for i in range(lo, hi):
         out = load(args, RATE.results) + i * TILE_BYTES
-        tile_sums(
-            bfloat16, a, strides, b, b_strides, none, out, 2 * TILE_HALF * 4, out, 2 * TILE_HALF * 4, rounds, 0, 2, 2
-        )
+        tile_sums(T, a, strides, b, b_strides, none, out, row, out, row, rounds, 0, 2, 2)
     release()
     return 0
+
+
+@jit.inline
+def tiles_bf16(args, lo, hi):
+    """Products of bfloat16 by tile registers, summed in float32."""
+    return _tiles(args, lo, hi, bfloat16)
+
+
+@jit.inline
+def tiles_f16(args, lo, hi):
+    """Products of float16 by tile registers, summed in float32."""
+    return _tiles(args, lo, hi, float16_pairs)
+
+
+@jit.inline
+def tiles_i8(args, lo, hi):
+    """Products of bytes by tile registers, summed in int32."""
+    return _tiles(args, lo, hi, types.int8)
+
+
+@jit.inline
+def widened(args, lo, hi):
+    """`hi - lo` times, for `rounds` times: `WIDENED_BYTES` of bfloat16 by two vectors, widened as they are loaded."""
+    p, out = ptr(load(args, RATE.operands), types.uint32), ptr(load(args, RATE.results), types.float32)
+    even, odd = fill(0.25, types.float32, LANES), fill(0.75, types.float32, LANES)
+    zero = fill(0.0, types.float32, LANES)
+    for i in range(lo, hi):
+        s0, s1, s2, s3, s4, s5, s6, s7 = zero, zero, zero, zero, zero, zero, zero, zero
+        for _ in range(load(args, RATE.rounds)):
+            for j in range(0, WIDENED_BYTES // 4, 4 * LANES):
+                w0, w1 = vload(p, j, LANES), vload(p, j + LANES, LANES)
+                w2, w3 = vload(p, j + 2 * LANES, LANES), vload(p, j + 3 * LANES, LANES)
+                s0, s1 = muladd(_low(w0), even, s0), muladd(_high(w0), odd, s1)
+                s2, s3 = muladd(_low(w1), even, s2), muladd(_high(w1), odd, s3)
+                s4, s5 = muladd(_low(w2), even, s4), muladd(_high(w2), odd, s5)
+                s6, s7 = muladd(_low(w3), even, s6), muladd(_high(w3), odd, s7)
+        vstore(out, i * LANES, ((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7)))
+    return 0
+
+
+@jit.inline
+def _low(words):
+    return bitcast(words << 16, types.float32)
+
+
+@jit.inline
+def _high(words):
+    return bitcast(words & types.uint32(0xFFFF0000), types.float32)
 
 
 @jit.inline

@@ -14,8 +14,8 @@ from ...blocks.quant import PRODUCT
 from ...build import jit
 from ...lang.rows import clear
 from ...lang.simd import address, convert, load, ptr, stack, store, vload, vstore
+from ...lang.tile_registers import CONFIG_BYTES, ROW, call_tiles, full_shapes, load_shapes, pointer, release
 from ...lang.vector import I8, I64, literal_of
-from ..gemm.amx import CONFIG_BYTES, call_tiles, full_shapes, load_shapes, pointer, release
 from ..gemm.blocking import LANES
 from ..gemm.microkernel import read, sum_loop, write
 from .panels import QUADS, SPAN, TILED_ROWS, UNIT, tiled_units
@@ -25,7 +25,6 @@ from .tile import FLOATS, INTS, fma, splat_at, unit_quads
 from .traits import format_of, has_min, unit_bytes
 
 F32, I32 = types.float32, types.int32
-ROW = 64  # bytes of a row of a tile, and of a quad of a panel
 UNIT_SUMS = TILED_ROWS * ROW  # bytes of the sums of a tile
 EXPANDED = QUADS * ROW  # bytes of a unit
 EXPANDED_BYTES = SCALED_UNITS * EXPANDED

@@ -18,12 +18,12 @@ Parameters, one record for each scale of a row, LANES rows side by side in each 
 A change of this layout takes a new number in `infinicore/models/repack.py`, which keeps panels on disk.
 """
 
-from ...build import isa
+from ...build import isa, rates
 from ...lang.formats import FORMATS, SUPER, UNIT
 from ..gemm.blocking import LANES
 
 _X86 = "sse2" in isa.features() and (LANES < 16 or "avx512bw" in isa.features())
-PAIRS = _X86 and not isa.has_int8_dot()  # products of 16-bit integers in pairs (`vpmaddwd`) stand in for those of bytes
+PAIRS = _X86 and not rates.choices().byte_dots  # 16-bit integers in pairs (`vpmaddwd`) stand in for dots of bytes
 BYTE_PAIRS = PAIRS and LANES > 4  # `vpmaddubsw`: of bytes in pairs, saturated to 16 bits
 
 QUADS = UNIT // 4

@@ -17,8 +17,9 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ...build import isa
+from ...build import isa, rates
 from ...lang import convert, lowp
+from ...lang.dots import dot_quads
 from ...lang.vector import I8, I32, I64, call_llvm, literal_of, splat
 from ..gemm.blocking import LANES
 from ..gemm.microkernel import HAS_FMA, prefetch_line, read, sum_loop, write
@@ -28,7 +29,7 @@ from .traits import format_of
 
 I16, F32 = ir.IntType(16), ir.FloatType()
 AHEAD = 4096  # bytes that a streamed weight is asked for in advance
-INT8_DOT = isa.has_int8_dot()
+BYTE_DOTS = rates.choices().byte_dots
 _NAMES = isa.features()
 _BYTES = 4 * LANES
 INTS, FLOATS = ir.VectorType(I32, LANES), ir.VectorType(F32, LANES)
@@ -61,8 +62,8 @@ def _elements(builder, quad):
 
 def dot_bytes(builder, total, w, x):
     """total + sum of the 4 products of the bytes of each lane: unsigned in `w`, signed in `x`, int32 vectors."""
-    if INT8_DOT:
-        return _call(builder, f"llvm.x86.avx512.vpdpbusd.{8 * _BYTES}", INTS, [total, w, x])
+    if BYTE_DOTS:
+        return dot_quads(builder, total, w, x)
     if PAIRS:
         x, eight = builder.bitcast(x, HALVES), _everywhere(HALVES, 8)
         signed = builder.ashr(builder.shl(x, eight), eight), builder.ashr(x, eight)
