@@ -4,9 +4,9 @@ The rates are measured once for a type of machine (`cpu/measure/survey.py`, a qu
 folder of compiled kernels: for a CPU, the features that kernels use, and a number of threads. An instruction that a CPU
 has is used unless what stands in for it is faster: `vdpbf16ps` does twice the float32 rate on a Zen 4, and half of it
 on an Emerald Rapids, where products of 1024 in bfloat16, without tile registers, do 50 GFLOP/s by it on one thread, and
-145 as float32. A launch takes as many threads as end it first, by what it costs to begin them (`teams`): 65 small
-launches on 16 cores of that took 1.05 times as long as with the best of 1, 2, 4, 8 and 16 threads (geometric mean),
-and 1.15 where 2 grains took 8 threads and 4 took 16.
+145 as float32. A launch takes as many threads as end it first, by what it costs to begin them (`teams`): 62 small
+launches on 16 cores of that took 1.06 times as long as with the best of 1, 2, 4, 8 and 16 threads (geometric mean),
+and 1.16 where 2 grains took 8 threads and 4 took 16.
 
 What depends on how caches are filled, and not on one rate, follows from the CPU's family instead (`isa.py`).
 `INFINICORE_RATES=fixed` measures nothing: features decide, and launches cost what they do on a usual machine.
