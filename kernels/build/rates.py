@@ -1,6 +1,6 @@
 """How fast this machine does what kernels choose between, and what follows from it.
 
-The rates are measured once for a type of machine (`cpu/measure/survey.py`, a quarter of a second) and kept in the
+The rates are measured once for a type of machine (`cpu/measure/survey.py`, a tenth of a second) and kept in the
 folder of compiled kernels: for a CPU, the features that kernels use, and a number of threads. An instruction that a CPU
 has is used unless what stands in for it is faster: `vdpbf16ps` does twice the float32 rate on a Zen 4, and half of it
 on an Emerald Rapids, where products of 1024 in bfloat16, without tile registers, do 50 GFLOP/s by it on one thread, and

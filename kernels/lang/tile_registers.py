@@ -55,6 +55,43 @@ def release(typingctx):
     return types.void(), codegen
 
 
+def _corners(builder, at, stride, rows, columns):
+    """(tile, address) of each of `rows` x `columns` tiles of sums whose rows are `stride` bytes apart."""
+    for i in range(rows):
+        below = builder.add(at, builder.mul(stride, ir.Constant(I64, HALF * i)))
+        for j in range(columns):
+            yield 2 * i + j, pointer(builder, below, ROW * j)
+
+
+def _add_products(builder, product, a, a_row, a_below, b, b_row, rows, columns):
+    """Load tiles of `a` and `b`, and add their products to the sums."""
+    for i in range(rows):
+        at = builder.add(a, a_below) if i else a
+        call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
+    for j in range(columns):
+        call_tiles(builder, "tileloadd64", 6 + j, pointer(builder, b, ROW * j), b_row)
+    for i in range(rows):
+        for j in range(columns):
+            call_tiles(builder, product, 2 * i + j, 4 + i, 6 + j)
+
+
+def _loop(builder, steps, pointers, strides, body):
+    """`for _ in range(steps)`: `body(pointers)`, which then advance by `strides`."""
+    entry, one = builder.block, ir.Constant(I64, 1)
+    loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
+    builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
+    builder.position_at_end(loop)
+    left, *at = (builder.phi(I64) for _ in range(1 + len(pointers)))
+    body(at)
+    rest = builder.sub(left, one)
+    following = [rest, *(builder.add(place, stride) for place, stride in zip(at, strides))]
+    for phi, start, value in zip([left, *at], [steps, *pointers], following):
+        phi.add_incoming(start, entry)
+        phi.add_incoming(value, builder.block)
+    builder.cbranch(builder.icmp_signed(">", rest, ir.Constant(I64, 0)), loop, done)
+    builder.position_at_end(done)
+
+
 @intrinsic(prefer_literal=True)
 def tile_sums(typingctx, T, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across):
     """to[16 high, 16 across] = term + the products of `steps` tiles of `a` and `b`, and if `rest` of one more, `last`.
@@ -77,52 +114,57 @@ def tile_sums(typingctx, T, a, a_strides, b, b_strides, last, term, term_stride,
         def integer(index):
             return context.cast(builder, args[index], sig.args[index], types.int64)
 
-        def corners(at, stride):  # the addresses of the tiles of sums
-            for i in range(rows):
-                below = builder.add(at, builder.mul(stride, ir.Constant(I64, HALF * i)))
-                for j in range(columns):
-                    yield 2 * i + j, pointer(builder, below, ROW * j)
-
         def step(a, b, a_row, a_below):
-            for i in range(rows):
-                at = builder.add(a, a_below) if i else a
-                call_tiles(builder, "tileloadd64", 4 + i, pointer(builder, at), a_row)
-            for j in range(columns):
-                call_tiles(builder, "tileloadd64", 6 + j, pointer(builder, b, ROW * j), b_row)
-            for i in range(rows):
-                for j in range(columns):
-                    call_tiles(builder, product, 2 * i + j, 4 + i, 6 + j)
+            _add_products(builder, product, a, a_row, a_below, b, b_row, rows, columns)
 
         a, b, term, to = args[1], args[3], args[6], args[8]
         a_row, a_below, a_step = cgutils.unpack_tuple(builder, args[2], 3)
         b_row, b_step = cgutils.unpack_tuple(builder, args[4], 2)
         last_a, last_b = cgutils.unpack_tuple(builder, args[5], 2)
         below, stride, steps, rest = (integer(k) for k in (7, 9, 10, 11))
-        for tile, at in corners(term, below):
+        for tile, at in _corners(builder, term, below, rows, columns):
             call_tiles(builder, "tileloadd64", tile, at, below)
-        entry, one = builder.block, ir.Constant(I64, 1)
-        loop, done = builder.append_basic_block("k.loop"), builder.append_basic_block("k.done")
-        builder.cbranch(builder.icmp_signed(">", steps, ir.Constant(I64, 0)), loop, done)
-        builder.position_at_end(loop)
-        left, a_at, b_at = (builder.phi(I64) for _ in range(3))
-        step(a_at, b_at, a_row, a_below)
-        for phi, start, following in (
-            (left, steps, builder.sub(left, one)),
-            (a_at, a, builder.add(a_at, a_step)),
-            (b_at, b, builder.add(b_at, b_step)),
-        ):
-            phi.add_incoming(start, entry)
-            phi.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed(">", left, one), loop, done)
-        builder.position_at_end(done)
+        _loop(builder, steps, (a, b), (a_step, b_step), lambda at: step(*at, a_row, a_below))
         with builder.if_then(builder.icmp_signed(">", rest, ir.Constant(I64, 0))):
             step(last_a, last_b, ir.Constant(I64, ROW), ir.Constant(I64, HALF * ROW))
-        for tile, at in corners(to, stride):
+        for tile, at in _corners(builder, to, stride, rows, columns):
             call_tiles(builder, "tilestored64", tile, at, stride)
         return context.get_dummy_value()
 
     sig = types.void(T, a, a_strides, b, b_strides, last, term, term_stride, to, stride, steps, rest, high, across)
     return sig, codegen
+
+
+@intrinsic(prefer_literal=True)
+def tile_sums_at(typingctx, T, a, b, b_row, offsets, to, stride, steps, high, across):
+    """to[16 high, 16 across] = the products of `steps` tiles of `a`, two of 1 KB a step, and of `b` + offsets[step].
+
+    Rows of pairs of `b` are `b_row` bytes apart, rows of sums `stride`; `offsets` are bytes, in 64 bits each.
+    """
+    literals = [literal_of(v) for v in (high, across)]
+    if None in literals or not isinstance(T, types.NumberClass):
+        return None
+    rows, columns = literals
+    product = PRODUCTS[T.instance_type]
+
+    def codegen(context, builder, sig, args):
+        b_row, stride, steps = (context.cast(builder, args[k], sig.args[k], types.int64) for k in (3, 6, 7))
+        row, tile_bytes, word = (ir.Constant(I64, n) for n in (ROW, HALF * ROW, 8))
+
+        def step(at):
+            offset = builder.load(builder.inttoptr(at[1], I64.as_pointer()))
+            b = builder.add(args[2], offset)
+            _add_products(builder, product, at[0], row, tile_bytes, b, b_row, rows, columns)
+
+        for i in range(rows):
+            for j in range(columns):
+                call_tiles(builder, "tilezero", 2 * i + j)
+        _loop(builder, steps, (args[1], args[4]), (ir.Constant(I64, 2 * HALF * ROW), word), step)
+        for tile, at in _corners(builder, args[5], stride, rows, columns):
+            call_tiles(builder, "tilestored64", tile, at, stride)
+        return context.get_dummy_value()
+
+    return types.void(T, a, b, b_row, offsets, to, stride, steps, high, across), codegen
 
 
 @jit.inline

@@ -15,6 +15,7 @@ from infinicore.kernels.lang.formats import FORMATS
 
 import infinicore as ic
 
+from .convolved import check_convolutions, check_infinities
 from .panels import random_weight
 
 runs = pytest.mark.skipif(not isa.has_amx(), reason="this machine has no tile registers, or may not use them")
@@ -232,6 +233,12 @@ def test_nan_and_infinity_stay_in_their_rows(rng):
     y = ic.matmul(a, b).float().numpy()
     assert np.isnan(y[3]).all() and np.isinf(np.delete(y, 3, 0)[:, 5]).all()
     assert np.isfinite(np.delete(np.delete(y, 3, 0), 5, 1)).all()
+
+
+@runs
+def test_convolutions():
+    check_convolutions(ic.bfloat16, 8)
+    check_infinities(ic.bfloat16)
 
 
 @runs

@@ -36,6 +36,7 @@ class Granting(_CDLL):
 
 ctypes.CDLL = Granting
 
+from convolved import check_convolutions, check_infinities
 from infinicore.kernels.build import elf, isa
 from infinicore.kernels.lang import tile_registers
 from panels import random_weight
@@ -166,5 +167,8 @@ ic.set_num_threads(1)
 floats(ic.bfloat16, 8)
 floats(ic.float16, 11)
 weights()
+check_convolutions(ic.bfloat16, 8)
+check_convolutions(ic.float16, 11)
+check_infinities(ic.bfloat16)
 assert called == FUNCTIONS.keys(), called
 sys.stdout.write("right\n")

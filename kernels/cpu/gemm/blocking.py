@@ -91,6 +91,11 @@ def tiles(dtype):
     return (dtype == "bfloat16" and rates.choices().tiles) or (dtype == "float16" and rates.choices().float16_tiles)
 
 
+def operand(dtype):
+    """The type that a dtype's operands have in products by tile registers, or vectors."""
+    return "float16_pairs" if dtype == "float16" and tiles(dtype) else dtype
+
+
 def depth(dtype):
     """Elements of k that blocked products of a dtype have in an element of a panel."""
     return 2 if pairs(dtype) or tiles(dtype) else 1

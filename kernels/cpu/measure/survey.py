@@ -1,4 +1,4 @@
-"""The rates of this machine (`build/rates.py`), measured in a quarter of a second.
+"""The rates of this machine (`build/rates.py`), measured in a tenth of a second.
 
 What is compared is measured in turn, and each rate is the best of many short runs: they are to say what the machine
 can do, and its neighbours take a part of some of them.

@@ -6,7 +6,7 @@ from ...blocks.conv import JOIN, PRODUCT, SUMS, VOLUMES, WEIGHT
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.conv import Convolution
-from ..conv.sizes import SLACK, SLACK_COLUMNS
+from ..conv.sizes import SLACK, SLACK_COLUMNS, TILED_CHANNELS, TILED_PLACES
 from ..gemm import blocking
 
 _BUFFER_BYTES = 384 << 10  # of the padded image: with a panel of the weight it fits the second-level cache of 1 MB
@@ -26,6 +26,12 @@ _LANES_COST = 1.1
 # Of the weight's gradient: elements of a patch, vectors of channels
 _TAP_TILES = {14: ((9, 2), (9, 1)), 6: ((6, 2), (3, 2)), 4: ((4, 2), (3, 2))}
 _DOTS = (9, 4)  # elements of a patch at once, by dot products
+
+
+# Channels of the image and of the result, from which tile registers are faster than pairs in vectors: 16 of 32 leave
+# half of each tile idle, which is eight times as fast as these.
+_LEAST_TILED_C, _LEAST_TILED_M = 16, 8
+_END_BYTES = 2 * TILED_CHANNELS * TILED_PLACES  # of what the end of a row of the image is copied to
 
 
 def _ceil(a, b):
@@ -57,9 +63,12 @@ def _backward_axis(p, d):
 
 
 class Grid:
-    """Phases and taps of a convolution (`back`: of its transpose), and the block of rows that a buffer holds."""
+    """Phases and taps of a convolution (`back`: of its transpose), and the block of rows that a buffer holds.
 
-    def __init__(self, p, back, channels, item):
+    `even`: rows have an even number of elements.
+    """
+
+    def __init__(self, p, back, channels, item, even=False):
         axis = _backward_axis if back else _forward_axis
         rows, columns = axis(p, 0), axis(p, 1)
         every = [[tap for phase in phases for tap in phase[2]] or [(0, 0, 0)] for phases in (rows, columns)]
@@ -70,6 +79,7 @@ class Grid:
         self.inputs = [(h, w) for h in inputs[0] for w in inputs[1]]
         most = max(phase[0] for phase in rows)
         self.pitch = max(phase[0] for phase in columns) + self.reach[1]
+        self.pitch += self.pitch % 2 if even else 0
         row_bytes = channels * len(self.inputs) * self.pitch * item
         self.block_rows = max(1, min(most, _BUFFER_BYTES // max(1, row_bytes) - self.reach[0]))
         self.blocks = _ceil(most, self.block_rows)
@@ -141,6 +151,10 @@ def _run(grid, pair, channels):
     return channels * len(grid.taps) if ordered and pair == 1 else 0
 
 
+def _is_tiled(dtype, c, m):
+    return blocking.tiles(dtype) and c >= _LEAST_TILED_C and m >= _LEAST_TILED_M
+
+
 # ---- plans -------------------------------------------------------------------------------------
 
 
@@ -155,11 +169,20 @@ def product(p, threads):
     if back:
         c, m, sizes_in, sizes_out = m, c, sizes_out, sizes_in
         w_strides |= {"m_stride": w_strides["c_stride"], "c_stride": w_strides["m_stride"]}
-    channels = _ceil(c, pair)
+    tiled = _is_tiled(p.dtype, c, m)
+    channels = _ceil(c, TILED_CHANNELS) * TILED_CHANNELS // 2 if tiled else _ceil(c, pair)
     grid = Grid(p, back, channels, item)
-    along, rows, vectors = _tile(m, channels * taps // len(grid.outputs), grid, lanes)
-    width = vectors * lanes if along else rows  # channels of a panel
-    panels = _ceil(m, width)
+    if tiled:
+        width, types, packing, name = blocking.TILE_ROWS, {}, "conv.tiled.pack_weight", "conv.tiled.correlate"
+    else:
+        along, rows, vectors = _tile(m, channels * taps // len(grid.outputs), grid, lanes)
+        width, types, packing = (
+            vectors * lanes if along else rows,
+            {"R": rows, "V": vectors},
+            "conv.forward.pack_weight",
+        )
+        name = "conv.forward.correlate_lanes" if along else "conv.forward.correlate"
+    panels, operand = _ceil(m, width), blocking.operand(p.dtype) if tiled else p.dtype
     units = p.n * p.groups * grid.blocks
     shares = min(panels, _ceil(4 * threads, max(1, units))) if units < 4 * threads else 1
     per_share = _ceil(panels, shares)
@@ -169,15 +192,14 @@ def product(p, threads):
     shared = {"m": m, "c": c, "group_panels": panels, "taps": taps}
     panel = channels * taps * width
     pack = launch(
-        kernel("conv.forward.pack_weight", T=p.dtype), WEIGHT, panels * p.groups, 1 + _PACKED // (panel + 1),
+        kernel(packing, T=operand), WEIGHT, panels * p.groups, 1 + _PACKED // (panel + 1),
         phases=len(grid.outputs), width=width, run=_run(grid, pair, c if w_strides["c_stride"] == taps else 1),
         table=[phase[0] for phase in grid.outputs] + [tap[1] for tap in grid.taps], **shared, **w_strides,
     )  # fmt: skip
     pixels, step = sizes_out[0] * sizes_out[1], p.window.stride if back else (1, 1)
     work = 2 * m * c * len(grid.taps) * grid.block_rows * grid.pitch * per_share * width // (m * len(grid.outputs))
-    name = "conv.forward.correlate_lanes" if along else "conv.forward.correlate"
     multiply = launch(
-        kernel(name, thread=True, T=p.dtype, R=rows, V=vectors), PRODUCT, items, _grain(work),
+        kernel(name, thread=True, T=operand, **types), PRODUCT, items, _grain(work // 8 if tiled else work),
         thread_bytes=thread_bytes, groups=p.groups, shares=shares, offsets=offsets,
         y_image=p.groups * m * pixels, y_channel=pixels, y_row=sizes_out[1] * step[0], y_column=step[1],
         unit_panels=per_share, results=len(grid.outputs), patch=channels * taps, **shared,
@@ -206,29 +228,38 @@ def weight_sums(p, threads):
     """The gradient of the weight: sums of parts of the images, which the sizes alone determine, are joined in order."""
     pair = 2 if blocking.pairs(p.dtype) else 1
     lanes, panel_item = blocking.lanes(p.dtype), blocking.panel_bytes(p.dtype)
-    item = 2 if pair == 2 else panel_item
-    c, m = p.c // p.groups, p.m // p.groups
-    k = c * p.window.kernel[0] * p.window.kernel[1]
-    grid = Grid(p, False, c, item)
-    if pair == 1 and 2 * m * _ceil(p.y[1], lanes) <= p.y[1]:
+    c, m, taps = p.c // p.groups, p.m // p.groups, p.window.kernel[0] * p.window.kernel[1]
+    k, tiled = c * taps, _is_tiled(p.dtype, c, m)
+    item = 2 if pair == 2 or tiled else panel_item
+    channels = _ceil(c, TILED_CHANNELS) * TILED_CHANNELS if tiled else c
+    grid = Grid(p, False, channels, item, even=tiled)
+    if tiled:
+        across, padded, types = blocking.TILE_ROWS, channels * taps, {}
+        name, operand, behind = "conv.tiled.weight_sums", blocking.operand(p.dtype), grid.block_rows * _END_BYTES
+    elif pair == 1 and 2 * m * _ceil(p.y[1], lanes) <= p.y[1]:
         return _weight_dots(p, grid, panel_item, threads)
-    rows, vectors = min(_TAP_TILES[blocking.ROWS], key=lambda tile: _tap_cost(tile, k, m, lanes))
-    across = vectors * lanes
-    width, padded = _ceil(m, across) * across, _ceil(k, rows) * rows
+    else:
+        rows, vectors = min(_TAP_TILES[blocking.ROWS], key=lambda tile: _tap_cost(tile, k, m, lanes))
+        across, padded, types = vectors * lanes, _ceil(k, rows) * rows, {"R": rows, "V": vectors}
+        name, operand, behind = "conv.grad.weight_sums", p.dtype, _lines(padded * 8)
+    width = _ceil(m, across) * across
     sums_bytes = p.groups * padded * width * panel_item
     channels, parts = _cut(p, grid, m, across, sums_bytes)
     shares, places = _ceil(m, channels), p.n * grid.blocks
     items = parts * p.groups * shares
     image, result = grid.buffer_bytes, p.y[0] * p.y[1]
-    block = (channels * grid.block_rows * _ceil(p.y[1], pair) + SLACK) * panel_item
+    steps = grid.block_rows * _ceil(p.y[1], pair)
+    if tiled:
+        steps = _ceil(grid.block_rows * grid.pitch, TILED_PLACES) * TILED_PLACES // 2
+    block = (channels * steps + SLACK) * panel_item
     together = max(1, min(_ceil(places, parts), _TOGETHER_BYTES // (image + block))) if sums_bytes > _NEAR_BYTES else 1
     packed = together * image
     offsets = packed + _lines(together * block)
-    thread_bytes = offsets + _lines(padded * 8)
+    thread_bytes = offsets + behind + _lines(2 * together)
     shared = {"m": m, "groups": p.groups, "parts": parts, "patch": k, "columns": width}
     work = 2 * _ceil(places, parts) * grid.block_rows * p.y[1] * padded * channels
     sums = launch(
-        kernel("conv.grad.weight_sums", thread=True, T=p.dtype, R=rows, V=vectors), SUMS, items, _grain(work),
+        kernel(name, thread=True, T=operand, **types), SUMS, items, _grain(work // 8 if tiled else work),
         thread_bytes=thread_bytes, c=c,
         shares=shares, offsets=offsets, packed=packed, g_image=p.m * result, g_channel=result, g_h=p.y[0], g_w=p.y[1],
         images=p.n, unit_channels=channels, together=together, image_bytes=image, **shared,

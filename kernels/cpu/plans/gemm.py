@@ -87,7 +87,7 @@ def product(problem, threads):
         **_sizes(x), **_cut(cut), "panel": _panel(p.dtype, x.k) if p.packed else 0, "alpha": p.alpha,
         "a_group": -1 if as_it_lies else 0,
     }  # fmt: skip
-    name, types = f"gemm.{_blocked(p.dtype)}.matmul", _types(p, thread=True, R=p.result, T=_operand(p.dtype))
+    name, types = f"gemm.{_blocked(p.dtype)}.matmul", _types(p, thread=True, R=p.result, T=blocking.operand(p.dtype))
     first = _launch(name, types, BLOCKED, p, x, cut.items, cut.grain, **numbers)
     return Plan((first,), (("scratch", cut.scratch),))
 
@@ -103,14 +103,14 @@ def _shared(p, x, threads, own_sums):
         m = min(rows, x.m - i)
         cut, groups, c = blocking.shared_blocks(m, x.n, x.k, threads, p.dtype, own_sums), -(-m // high), i * x.n
         launches.append(launch(
-            kernel(f"gemm.{kind}.pack_a", T=_operand(p.dtype)), PACK, groups, -(1 + (1 << 16) // (nbytes + 1)),
+            kernel(f"gemm.{kind}.pack_a", T=blocking.operand(p.dtype)), PACK, groups, -(1 + (1 << 16) // (nbytes + 1)),
             {"w": ("a", item * i * x.a_stride), "panels": ("a_groups", 0)}, rows=m, k=x.k, stride=x.a_stride,
             k_stride=x.a_k,
         ))  # fmt: skip
         at = {"a": ("a_groups", 0), "c": ("c", result * c), "bias": ("bias", 0) if p.bias else None}
         at["residual"] = ("residual", result * c) if p.residual else None
         launches.append(launch(
-            kernel(f"gemm.{kind}.matmul", thread=True, **_types(p, R=p.result, T=_operand(p.dtype))), BLOCKED,
+            kernel(f"gemm.{kind}.matmul", thread=True, **_types(p, R=p.result, T=blocking.operand(p.dtype))), BLOCKED,
             cut.items, cut.grain, at,
             **{**_sizes(x), **_cut(cut), "rows": m}, panel=0, a_group=a_group, alpha=p.alpha,
         ))  # fmt: skip
@@ -137,11 +137,6 @@ def _scaled(p, threads):
 def _blocked(dtype):
     """The file of the kernel of blocked products: by tile registers or by vectors."""
     return "amx" if blocking.tiles(dtype) else "blocked"
-
-
-def _operand(dtype):
-    """The type that operands have in it."""
-    return "float16_pairs" if dtype == "float16" and blocking.tiles(dtype) else dtype
 
 
 def _fold(x):
@@ -193,7 +188,7 @@ def _split(p, x, length, threads):
     cut = blocking.blocks(x.m, x.n, length, splits, threads, p.dtype)  # parts are to it what matrices of a batch are
     parts = cut.scratch
     numbers = {**_sizes(x), **_cut(cut), "splits": splits, "split_k": length, "parts": parts, "panel": 0}
-    types = _types(p, R=p.result, T=_operand(p.dtype))
+    types = _types(p, R=p.result, T=blocking.operand(p.dtype))
     name = f"gemm.{_blocked(p.dtype)}.matmul"
     first = _launch(name, {"thread": True, **types}, BLOCKED, p, x, cut.items, cut.grain, alpha=p.alpha, **numbers)
     grain = 1 + (1 << 20) // (x.m * x.n)
@@ -260,7 +255,7 @@ def _by_panels(p, x, matrices, threads, rows, grain, panels, product, pack, **nu
         "out_stride": x.n, "thread_bytes": 0 if shared else panels, "alpha": p.alpha,
         "item_bytes": _item_bytes(p, rows, x.b_stride, matrices),
     }  # fmt: skip
-    operand = _operand(p.dtype) if name.startswith("amx.") else p.dtype
+    operand = blocking.operand(p.dtype) if name.startswith("amx.") else p.dtype
     types, name = _types(p, thread=True, **types, **order, T=operand), f"gemm.{name}"
     if not shared:
         one = _launch(name, types, PANELS, p, x, items, grain, "b", **numbers)
@@ -325,7 +320,11 @@ def pack_weight(problem, threads):
     panels, (stride, k_stride) = -(-p.n // blocking.across(p.dtype)), p.strides
     numbers = {"rows": p.n, "k": p.k, "stride": stride, "k_stride": k_stride}
     first = launch(
-        kernel("gemm.pack.pack_weight", T=_operand(p.dtype)), PACK, panels, 1 + (1 << 18) // (panel + 1), **numbers
+        kernel("gemm.pack.pack_weight", T=blocking.operand(p.dtype)),
+        PACK,
+        panels,
+        1 + (1 << 18) // (panel + 1),
+        **numbers,
     )
     return Plan((first,), (("panels", max(1, panels * panel * blocking.panel_bytes(p.dtype))),))
 
