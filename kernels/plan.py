@@ -14,7 +14,7 @@ class Launch(NamedTuple):
     """One launch: a compiled kernel over [0, n) in slices of at least `grain`.
 
     There are as many slices as threads, which kernels with workspace for each slice count on; a `grain` below 0 says
-    that there may be more.
+    that there may be more, and 0 that there is one.
     `values` is its argument block, `places` say whose address goes where in it: (place, name, offset in bytes), and
     `numbers` where numbers go that differ from call to call: (place, name).
     """

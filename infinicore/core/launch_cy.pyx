@@ -236,7 +236,7 @@ def gather_team():
 
 
 cdef int64_t _parts(int64_t kernel, int64_t n, int64_t grain):
-    """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
+    """How a launch is split. A grain below 0 is one of slices that need not be as many as threads, 0: it is not."""
     cdef int64_t parts = 1, count = _count(), work, each
     cdef int team = 0
     cdef bint shares = grain < 0

@@ -144,7 +144,7 @@ def gather_team():
 
 
 def _parts(kernel, n, grain):
-    """How a launch is split. A grain below 0 is one of slices that need not be as many as threads."""
+    """How a launch is split. A grain below 0 is one of slices that need not be as many as threads, 0: it is not."""
     parts, count, shares, grain = 1, threads(), grain < 0, abs(grain)
     if count > 1 and grain > 0 and n > 1 and n >= grain and not kernel & 1:
         if _thread.team != count:

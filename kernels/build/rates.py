@@ -55,6 +55,7 @@ class Choices(NamedTuple):
     """What kernels do in the faster of two ways."""
 
     pairs: bool  # bfloat16 by pairs, where panels have them: blocked products, attention of prompts, convolution
+    vector_pairs: bool  # the same where tile registers have no part in it
     row_pairs: bool  # the same of rows that are multiplied as they lie
     byte_dots: bool
     tiles: bool  # bfloat16 by tile registers
@@ -149,10 +150,12 @@ def choose(r):
     dots, byte_dots, tiles = isa.has_bf16_dot(), isa.has_int8_dot(), isa.has_amx()
     float16_tiles = isa.has_amx_float16()
     if r is None:
-        return Choices(dots, dots, byte_dots, tiles, float16_tiles, tiles, isa.divides_slowly())
+        return Choices(dots, dots, dots, byte_dots, tiles, float16_tiles, tiles, isa.divides_slowly())
     tiled = tiles and _CLEAR * r.tiles >= max(r.multiply, r.dots)
+    paired = dots and _CLEAR * r.dots >= r.multiply
     return Choices(
-        pairs=tiled or (dots and _CLEAR * r.dots >= r.multiply),
+        pairs=tiled or paired,
+        vector_pairs=paired,
         row_pairs=dots and _CLEAR * r.dots >= r.widened,
         byte_dots=byte_dots and _CLEAR * r.byte_dots >= 2 * r.multiply,  # what pairs do at most (`cpu/quant/tile.py`)
         tiles=tiled,

@@ -21,6 +21,7 @@ _TYPES = {
     "float16": "lowp.float16",
     "float16_pairs": "lowp.float16_pairs",
     "bfloat16": "lowp.bfloat16",
+    "bfloat16_wide": "lowp.bfloat16_wide",
     "float8_e4m3": "lowp.float8_e4m3",
     "float8_e5m2": "lowp.float8_e5m2",
     "complex64": "types.complex64",

@@ -4,7 +4,20 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ..build import isa
-from .lowp import BFLOAT, F16, F32, I16, I32, bfloat16, bfloat16_exact, constant, float16, float16_pairs, like
+from .lowp import (
+    BFLOAT,
+    F16,
+    F32,
+    I16,
+    I32,
+    bfloat16,
+    bfloat16_exact,
+    bfloat16_wide,
+    constant,
+    float16,
+    float16_pairs,
+    like,
+)
 from .ptx import narrow_bfloat16
 
 # name: exponent bias, bits of mantissa, code of NaN, code of overflow, and the float32 bits from which on
@@ -32,7 +45,7 @@ def _has_bfloat16(kind):
 
 def widen(builder, dtype, bits):
     """LLVM IR for `dtype` bits (scalar or vector of integers) -> float32."""
-    if dtype in (bfloat16, bfloat16_exact):
+    if dtype in (bfloat16, bfloat16_wide, bfloat16_exact):
         wide = builder.zext(bits, like(bits, I32))
         return builder.bitcast(builder.shl(wide, constant(bits, I32, 16)), like(bits, F32))
     if dtype in (float16, float16_pairs) and _has_float16():
@@ -63,7 +76,7 @@ def narrow(builder, dtype, value):
     if dtype == bfloat16_exact:
         bits = builder.bitcast(value, like(value, I32))
         return builder.trunc(builder.lshr(bits, constant(value, I32, 16)), like(value, I16))
-    if dtype == bfloat16:
+    if dtype in (bfloat16, bfloat16_wide):
         return _narrow_bfloat16(builder, value)
     if dtype in (float16, float16_pairs) and _has_float16():
         return builder.bitcast(builder.fptrunc(value, like(value, F16)), like(value, I16))

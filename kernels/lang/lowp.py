@@ -30,6 +30,7 @@ class _StorageFloatModel(PrimitiveModel):
 float16 = StorageFloat("ic_float16", 16)
 bfloat16 = StorageFloat("ic_bfloat16", 16)
 float16_pairs = StorageFloat("ic_float16_pairs", 16)  # the same, which tile registers multiply in pairs
+bfloat16_wide = StorageFloat("ic_bfloat16_wide", 16)  # which is multiplied as float32, whatever the CPU has
 bfloat16_exact = StorageFloat("ic_bfloat16_exact", 16)  # of values that are bfloat16 already: nothing is rounded
 float8_e4m3 = StorageFloat("ic_float8_e4m3", 8)
 float8_e5m2 = StorageFloat("ic_float8_e5m2", 8)

@@ -62,13 +62,13 @@ def with_all(monkeypatch):
 
 def test_an_instruction_is_used_unless_another_way_is_faster(with_all, monkeypatch):
     chosen = rates.choose(EMERALD)
-    assert chosen == (True, True, True, True, False, True, True)  # a product by tiles that cannot be measured is none
-    assert rates.choose(EMERALD._replace(tiles=80.0, byte_tiles=500.0))[3:6] == (False, False, False)
+    assert chosen == (True, False, True, True, True, False, True, True)  # a product that cannot be measured is none
+    assert rates.choose(EMERALD._replace(tiles=80.0, byte_tiles=500.0))[4:7] == (False, False, False)
     assert rates.choose(EMERALD._replace(float16_tiles=700.0)).float16_tiles
     monkeypatch.setattr(isa, "has_amx", lambda: False)  # refused by the system
     without = rates.choose(EMERALD)
     assert not without.pairs and without.row_pairs and not without.tiles and not without.byte_tiles
-    assert rates.choose(ZEN4) == (True, True, True, False, False, False, False)
+    assert rates.choose(ZEN4) == (True, True, True, True, False, False, False, False)
     assert not rates.choose(EMERALD._replace(dots=50.0)).row_pairs
     assert not rates.choose(EMERALD._replace(byte_dots=200.0)).byte_dots
     assert rates.choose(None).pairs

@@ -15,6 +15,13 @@ CASES = [
     ((1, 17, 5, 6, 40, (1, 3)), {"padding": (0, 1)}),
     ((2, 130, 14, 14, 16, 3), {"padding": 1}),
 ]
+# what is too little for tile registers
+FEW = [
+    ((2, 3, 21, 19, 24, 5), {"stride": 2, "padding": 2}),
+    ((1, 4, 6, 5, 9, 1), {}),
+    ((2, 24, 10, 40, 24, 3), {"groups": 24, "padding": 1}),
+    ((1, 16, 9, 8, 4, 2), {}),
+]
 
 
 def wide(x):
@@ -34,10 +41,10 @@ def gradients(tensors, g, options):
     return [leaf.grad for leaf in leaves[:2]]
 
 
-def check_convolutions(dtype, digits):
+def check_convolutions(dtype, digits, cases=CASES):
     """Results, and gradients of images and weights."""
     rng, f = np.random.default_rng(3), ic.nn.functional.conv2d
-    for (n, c, h, w, m, kernel), options in CASES:
+    for (n, c, h, w, m, kernel), options in cases:
         kernel = (kernel, kernel) if isinstance(kernel, int) else kernel
         shapes = (n, c, h, w), (m, c // options.get("groups", 1), *kernel), (m,)
         half = [ic.from_numpy(rng.standard_normal(shape).astype(np.float32)).to(dtype) for shape in shapes]

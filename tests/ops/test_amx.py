@@ -15,7 +15,7 @@ from infinicore.kernels.lang.formats import FORMATS
 
 import infinicore as ic
 
-from .convolved import check_convolutions, check_infinities
+from .convolved import FEW, check_convolutions, check_infinities
 from .panels import random_weight
 
 runs = pytest.mark.skipif(not isa.has_amx(), reason="this machine has no tile registers, or may not use them")
@@ -238,6 +238,7 @@ def test_nan_and_infinity_stay_in_their_rows(rng):
 @runs
 def test_convolutions():
     check_convolutions(ic.bfloat16, 8)
+    check_convolutions(ic.bfloat16, 8, FEW)
     check_infinities(ic.bfloat16)
 
 

@@ -36,8 +36,8 @@ class Granting(_CDLL):
 
 ctypes.CDLL = Granting
 
-from convolved import check_convolutions, check_infinities
-from infinicore.kernels.build import elf, isa
+from convolved import FEW, check_convolutions, check_infinities
+from infinicore.kernels.build import elf, isa, rates
 from infinicore.kernels.lang import tile_registers
 from panels import random_weight
 
@@ -170,5 +170,10 @@ weights()
 check_convolutions(ic.bfloat16, 8)
 check_convolutions(ic.float16, 11)
 check_infinities(ic.bfloat16)
+check_convolutions(ic.bfloat16, 8, FEW)
+chosen = rates.choices()._replace(vector_pairs=False)  # as where `vdpbf16ps` is slow
+rates.choices = lambda: chosen
+more = [((n + 1, *sizes), options) for (n, *sizes), options in FEW]  # of which no plan is known
+check_convolutions(ic.bfloat16, 8, more)
 assert called == FUNCTIONS.keys(), called
 sys.stdout.write("right\n")

@@ -92,8 +92,13 @@ def tiles(dtype):
 
 
 def operand(dtype):
-    """The type that a dtype's operands have in products by tile registers, or vectors."""
+    """The type that a dtype's operands have in products by tile registers, if it is multiplied by them."""
     return "float16_pairs" if dtype == "float16" and tiles(dtype) else dtype
+
+
+def in_vectors(dtype):
+    """The type that they have where vectors multiply what is too little for tile registers."""
+    return "bfloat16_wide" if pairs(dtype) and not rates.choices().vector_pairs else dtype
 
 
 def depth(dtype):

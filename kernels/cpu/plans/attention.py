@@ -65,7 +65,7 @@ def _decode(p, threads, rows, part, cost, word):
     if units == 1:
         return (shares,), ()
     merge = kernel("attention.decode.merge", T=p.dtype, WIDTH=width)
-    return (shares, _launch(p, merge, units, units, scratch=True, **numbers)), (("scratch", 2 * units * slot),)
+    return (shares, _launch(p, merge, units, 0, scratch=True, **numbers)), (("scratch", 2 * units * slot),)
 
 
 def numbers_of(p, scratch=False):

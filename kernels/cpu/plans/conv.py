@@ -151,8 +151,11 @@ def _run(grid, pair, channels):
     return channels * len(grid.taps) if ordered and pair == 1 else 0
 
 
-def _is_tiled(dtype, c, m):
-    return blocking.tiles(dtype) and c >= _LEAST_TILED_C and m >= _LEAST_TILED_M
+def _operand(dtype, c, m):
+    """(whether tile registers multiply so many channels, the type of operands, elements in one of a panel)."""
+    tiled = blocking.tiles(dtype) and c >= _LEAST_TILED_C and m >= _LEAST_TILED_M
+    operand = blocking.operand(dtype) if tiled else blocking.in_vectors(dtype)
+    return tiled, operand, 2 if tiled or blocking.pairs(operand) else 1
 
 
 # ---- plans -------------------------------------------------------------------------------------
@@ -161,7 +164,7 @@ def _is_tiled(dtype, c, m):
 def product(p, threads):
     """A convolution, or the gradient of its input: the weight is packed, then multiplied with images as they lie."""
     back = p.gradient == "input"
-    pair, item, lanes = 2 if blocking.pairs(p.dtype) else 1, blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
+    item, lanes = blocking.panel_bytes(p.dtype), blocking.lanes(p.dtype)
     c, m = p.c // p.groups, p.m // p.groups
     taps = p.window.kernel[0] * p.window.kernel[1]
     w_strides = {"group_stride": m * c * taps, "m_stride": c * taps, "c_stride": taps}
@@ -169,7 +172,7 @@ def product(p, threads):
     if back:
         c, m, sizes_in, sizes_out = m, c, sizes_out, sizes_in
         w_strides |= {"m_stride": w_strides["c_stride"], "c_stride": w_strides["m_stride"]}
-    tiled = _is_tiled(p.dtype, c, m)
+    tiled, operand, pair = _operand(p.dtype, c, m)
     channels = _ceil(c, TILED_CHANNELS) * TILED_CHANNELS // 2 if tiled else _ceil(c, pair)
     grid = Grid(p, back, channels, item)
     if tiled:
@@ -182,7 +185,7 @@ def product(p, threads):
             "conv.forward.pack_weight",
         )
         name = "conv.forward.correlate_lanes" if along else "conv.forward.correlate"
-    panels, operand = _ceil(m, width), blocking.operand(p.dtype) if tiled else p.dtype
+    panels = _ceil(m, width)
     units = p.n * p.groups * grid.blocks
     shares = min(panels, _ceil(4 * threads, max(1, units))) if units < 4 * threads else 1
     per_share = _ceil(panels, shares)
@@ -226,22 +229,21 @@ def _cut(p, grid, m, across, sums_bytes):
 
 def weight_sums(p, threads):
     """The gradient of the weight: sums of parts of the images, which the sizes alone determine, are joined in order."""
-    pair = 2 if blocking.pairs(p.dtype) else 1
     lanes, panel_item = blocking.lanes(p.dtype), blocking.panel_bytes(p.dtype)
     c, m, taps = p.c // p.groups, p.m // p.groups, p.window.kernel[0] * p.window.kernel[1]
-    k, tiled = c * taps, _is_tiled(p.dtype, c, m)
-    item = 2 if pair == 2 or tiled else panel_item
-    channels = _ceil(c, TILED_CHANNELS) * TILED_CHANNELS if tiled else c
-    grid = Grid(p, False, channels, item, even=tiled)
+    k, (tiled, operand, pair) = c * taps, _operand(p.dtype, c, m)
+    item = 2 if pair == 2 else panel_item
+    planes = _ceil(c, TILED_CHANNELS) * TILED_CHANNELS if tiled else c
+    grid = Grid(p, False, planes, item, even=tiled)
     if tiled:
-        across, padded, types = blocking.TILE_ROWS, channels * taps, {}
-        name, operand, behind = "conv.tiled.weight_sums", blocking.operand(p.dtype), grid.block_rows * _END_BYTES
+        across, padded, types = blocking.TILE_ROWS, planes * taps, {}
+        name, behind = "conv.tiled.weight_sums", grid.block_rows * _END_BYTES
     elif pair == 1 and 2 * m * _ceil(p.y[1], lanes) <= p.y[1]:
-        return _weight_dots(p, grid, panel_item, threads)
+        return _weight_dots(p, operand, grid, panel_item, threads)
     else:
         rows, vectors = min(_TAP_TILES[blocking.ROWS], key=lambda tile: _tap_cost(tile, k, m, lanes))
         across, padded, types = vectors * lanes, _ceil(k, rows) * rows, {"R": rows, "V": vectors}
-        name, operand, behind = "conv.grad.weight_sums", p.dtype, _lines(padded * 8)
+        name, behind = "conv.grad.weight_sums", _lines(padded * 8)
     width = _ceil(m, across) * across
     sums_bytes = p.groups * padded * width * panel_item
     channels, parts = _cut(p, grid, m, across, sums_bytes)
@@ -277,7 +279,7 @@ def _tap_cost(tile, k, m, lanes):
     return _ceil(k, rows) * _ceil(m, vectors * lanes) * (rows * vectors + 2)
 
 
-def _weight_dots(p, grid, item, threads):
+def _weight_dots(p, operand, grid, item, threads):
     """The same for groups of few channels of the result: places lie along the lanes, so a row should fill some."""
     c, m, result = p.c // p.groups, p.m // p.groups, p.y[0] * p.y[1]
     k, places = c * p.window.kernel[0] * p.window.kernel[1], p.n * grid.blocks
@@ -287,7 +289,7 @@ def _weight_dots(p, grid, item, threads):
     thread_bytes = offsets + _lines(padded * 8)
     shared = {"m": m, "groups": p.groups, "parts": parts, "patch": k}
     sums = launch(
-        kernel("conv.grad.weight_dots", thread=True, T=p.dtype, R=rows), SUMS, items,
+        kernel("conv.grad.weight_dots", thread=True, T=operand, R=rows), SUMS, items,
         _grain(4 * _ceil(places, parts) * grid.block_rows * p.y[1] * m * padded),
         thread_bytes=thread_bytes, c=c, shares=1, offsets=offsets, packed=0, unit_channels=m,
         columns=padded, together=1, image_bytes=offsets, g_image=p.m * result, g_channel=result, g_h=p.y[0],

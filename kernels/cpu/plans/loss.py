@@ -32,7 +32,7 @@ def launches(p, n, grain, together):
         at |= {"losses": ("y", 0)}
     first = launch(
         kernel(name, **types, **given, O=compute if reduces else p.dtype, **soft), FORWARD, n,
-        n if alone else grain, at, stride=p.stride, classes=p.classes, smoothing=p.smoothing,
+        0 if alone else grain, at, stride=p.stride, classes=p.classes, smoothing=p.smoothing,
         **(ending if alone else {"ignored": p.ignored}),
     )  # fmt: skip
     if not reduces:
