@@ -35,6 +35,7 @@ from ...lang.vmath import log
 from ..gemm.microkernel import depth, panel_ptr, sum_ptr
 from .grad_tiles import (
     add_mask,
+    clear_unseen,
     derive_panels,
     drop_tile,
     hide_later,
@@ -46,10 +47,12 @@ from .grad_tiles import (
     turn_rows,
     write_rows,
 )
+from .products import begin_tiles, by_tiles, end_tiles, row_tiles, value_tiles
 from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
 from .tiles import INF, LOG2E, offset_of, value_tile
 
 F64 = types.float64
+TILED_KEYS = 32  # that tile registers multiply values with at a time
 ROW_BYTES = 8 * TILE  # one number for each row of a tile
 SCORE_BYTES = 8 * (KEYS + ROWS) * TILE
 ONES_BYTES = 8 * (ROWS + LANES)
@@ -157,6 +160,11 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
         tile_scores(args, keys + key * words, words, queries, batch, head, row, rows, key, count, width, scores, T)
         dropping = tile_factors(args, factors, batch, head, row, key, count, width, T)
         softmax_panels(scores, weights, factors, dropping, tops, totals, decay, count, width, causal, offset)
+        # `value_tiles` zeroes values behind `count` to whole tiles, which must not be keys that later rows see.
+        if by_tiles(weights) and (count % TILED_KEYS == 0 or key + count == num_keys):
+            clear_unseen(weights, width, count, causal, offset)
+            value_tiles(weights, width, values + key // 2 * value_stride, value_stride, count, 2, decay, sums)
+            continue
         for c in range(0, width, ROWS):
             seen = max(0, min(count, offset + c + ROWS)) if causal else count
             steps = (seen + depth(T) - 1) // depth(T)
@@ -190,6 +198,7 @@ def forward(args, lo, hi, thread, T):
     tiles, num_keys = (load(args, GRAD.num_rows) + TILE - 1) // TILE, load(args, GRAD.num_keys)
     words, _, _, value_stride = strides(args, T)
     keys, values = words_at(args, base, GRAD.key_words, T), words_at(args, base, GRAD.value_words, T)
+    begin_tiles(T)
     for unit in range(lo, hi):
         item, chunk = unit // chunks, unit % chunks
         batch, kv_head = item // kv_heads, item % kv_heads
@@ -197,13 +206,14 @@ def forward(args, lo, hi, thread, T):
         v = row_address(args, GRAD.v, GRAD.v_strides, batch, kv_head, 0, T)
         k_step, v_step = row_stride(args, GRAD.k_strides), row_stride(args, GRAD.v_strides)
         pack_keys(keys, words, k, k_step, num_keys, load(args, GRAD.size_qk))
-        padded = (num_keys + 1) // 2 * 2
+        padded = (num_keys + TILED_KEYS - 1) // TILED_KEYS * TILED_KEYS
         pack_rows(values, value_stride, v, v_step, num_keys, padded, load(args, GRAD.size_v), T)
         for i in range(chunk, tiles * group, chunks):
             tile = i // group
             # Causal tiles grow longer towards the end: in turn from both ends, chunks get equal shares.
             tile = tile // 2 if tile % 2 == 0 else tiles - 1 - tile // 2
             forward_tile(args, batch, kv_head, kv_head * group + i % group, tile * TILE, base, T)
+    end_tiles(T)
     return 0
 
 
@@ -297,10 +307,21 @@ def backward_tile(args, batch, head, row, key, base, dq, dk, dv, T):
     scale = bitcast(load(args, GRAD.scale), F64)
     score_tiles(values, words_v, grads, width, inner, scale, products, count, causal, offset)
     dropping = tile_factors(args, factors, batch, head, row, key, count, width, T)
+    if by_tiles(probs) and causal and offset < count:  # what no row sees is not written
+        clear(probs, count * width // 2)
+        clear(ds, count * width // 2)
+        clear(ds_pairs, (count + 1) // 2 * width)
     derive_panels(
         scores, products, factors, dropping, probs, ds, ds_pairs, lse, delta, count, width, causal, offset
     )  # fmt: skip
     across = width // pair
+    if by_tiles(probs):
+        row_tiles(probs, across, count, grad_rows, stride_v, across, dv)
+        row_tiles(ds, across, count, query_rows, stride, across, dk)
+        for c in range(0, width, LANES):
+            vstore(factors, c, fill(1.0, T, LANES))
+        value_tiles(ds_pairs, width, key_rows, stride, count, 2, factors, dq)
+        return
     for i in range(0, count, ROWS):
         first = max(0, i - offset) if causal else 0
         if first < width:
@@ -358,6 +379,7 @@ def backward(args, lo, hi, thread, T):
     _, _, stride, _ = strides(args, T)
     part = (num_rows + TILE - 1) // TILE * TILE * stride
     heads = load(args, GRAD.batch) * kv_heads * group
+    begin_tiles(T)
     for unit in range(lo, hi):
         item, chunk = unit // chunks, unit % chunks
         batch, kv_head = item // kv_heads, item % kv_heads
@@ -369,6 +391,7 @@ def backward(args, lo, hi, thread, T):
             if chunks == 1:
                 out = row_address(args, GRAD.dq, GRAD.dq_strides, batch, kv_head * group + member, 0, T)
                 write_rows(out, row_stride(args, GRAD.dq_strides), dq, stride, num_rows, size)
+    end_tiles(T)
     return 0
 
 

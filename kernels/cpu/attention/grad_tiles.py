@@ -15,6 +15,8 @@ from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, fill, ptr, ramp, select, stack, vload, vload_first, vstore, vstore_first
 from ..gemm.microkernel import depth, sum_ptr
+from . import products
+from .products import by_tiles
 from .sizes import LANES, PANEL, ROWS, VECTORS
 from .tiles import (
     INF,
@@ -110,7 +112,10 @@ def seen_keys(causal, column, count, offset):
 
 @jit.inline
 def score_tiles(keys, key_stride, queries, width, words, factor, scores, count, causal, offset):
-    """Products of a tile of keys with a tile of queries, where a panel sees any of ROWS keys."""
+    """Products of a tile of keys with a tile of queries, where a panel sees any of ROWS keys; all by tile registers."""
+    if by_tiles(keys):
+        products.score_tiles(keys, key_stride, queries, width, words, factor, scores, count)
+        return
     for c in range(0, width, PANEL):
         seen = seen_keys(causal, c, count, offset)
         for i in range(0, seen, ROWS):
@@ -206,6 +211,14 @@ def softmax_panels(scores, weights, factors, dropping, tops, totals, decay, coun
                     first, second = first * vload(factors, at, LANES), second * vload(factors, at + width, LANES)
                 store_weights(weights, pair, width, column, first, second)
             vstore(totals, column, total)
+
+
+@jit.inline
+def clear_unseen(weights, width, count, causal, offset):
+    """Zero the words of weights, pairs of keys, that `softmax_panels` has not written."""
+    for c in range(0, width, PANEL):
+        for pair in range((seen_keys(causal, c, count, offset) + 1) // 2, (count + 1) // 2):
+            clear(weights + (pair * width + c), PANEL)
 
 
 @by_type

@@ -103,6 +103,37 @@ def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
 
 
 @by_type
+def row_tiles(left, stride, count, right, right_stride, depth, sums):
+    """sums[i, :] += sum over words k < `depth` of left[i, k] * right[k, :] for i < count, by tile registers.
+
+    `depth` is a multiple of 16. Rows of `left` and of sums up to the next multiple of 16 exist, and hold anything.
+    """
+    if not (TILED and left.dtype == INT32):
+        return lambda left, stride, count, right, right_stride, depth, sums: None
+
+    def implementation(left, stride, count, right, right_stride, depth, sums):
+        none, steps, row = (I64(0), I64(0)), depth // PAIRS, 4 * right_stride
+        a_strides, b_strides = (4 * stride, 4 * HALF * stride, I64(ROW)), (4 * right_stride, 4 * PAIRS * right_stride)
+        for i in range(0, count, 2 * HALF):
+            a = address(left + i * stride)
+            for c in range(0, right_stride, PANEL):
+                at, b = sums + (i * right_stride + c), right + c
+                if count - i > HALF:
+                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 2, 2)
+                else:
+                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 1, 2)
+
+    return implementation
+
+
+@by_type
+def by_tiles(words):
+    """Whether tile registers multiply words of this type."""
+    tiled = TILED and words.dtype == INT32
+    return lambda words: tiled
+
+
+@by_type
 def begin_tiles(T):
     """Make tile registers ready, if products of T use them."""
     if TILED and is_pair(T.instance_type):

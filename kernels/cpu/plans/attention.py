@@ -157,7 +157,7 @@ def _pass(p, threads, name, absent, chunks, areas, products, **numbers):
     else:
         numbers["mask_strides"], numbers["mask_bytes"] = p.mask
     work = group * p.num_rows * p.num_keys * (0.55 if p.causal else 1)
-    cost = 1000 + work * products * _NS.get(p.dtype, 0.022) / chunks
+    cost = 1000 + work * products * _NS.get(p.dtype, 0.022) / chunks / (4 if blocking.tiles(p.dtype) else 1)
     return launch(
         kernel(name, thread=True, T=p.dtype), GRAD, units, -max(1, int(GRAIN_NS / cost)), dict.fromkeys(absent),
         q_strides=p.q, k_strides=p.k, v_strides=p.v, out_strides=p.out, batch=p.batch, kv_heads=p.kv_heads, group=group,
