@@ -15,6 +15,7 @@ from infinicore.kernels.lang.formats import FORMATS
 
 import infinicore as ic
 
+from .attended import check_attention
 from .convolved import FEW, check_convolutions, check_infinities
 from .panels import random_weight
 
@@ -233,6 +234,11 @@ def test_nan_and_infinity_stay_in_their_rows(rng):
     y = ic.matmul(a, b).float().numpy()
     assert np.isnan(y[3]).all() and np.isinf(np.delete(y, 3, 0)[:, 5]).all()
     assert np.isfinite(np.delete(np.delete(y, 3, 0), 5, 1)).all()
+
+
+@runs
+def test_attention_of_training():
+    check_attention(ic.bfloat16)
 
 
 @runs

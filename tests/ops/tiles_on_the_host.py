@@ -36,6 +36,7 @@ class Granting(_CDLL):
 
 ctypes.CDLL = Granting
 
+from attended import check_attention
 from convolved import FEW, check_convolutions, check_infinities
 from infinicore.kernels.build import elf, isa, rates
 from infinicore.kernels.lang import tile_registers
@@ -162,33 +163,6 @@ def weights():
         assert (error <= 1e-6 * (np.abs(wide(x)) @ np.abs(exact.T))).all(), (form, error.max())
 
 
-def attention_gradients(cases):
-    """Of bfloat16 beside those of float32 of the same values: rows, keys, sizes, heads of keys for 4, whether causal."""
-    rng, attend = np.random.default_rng(2), ic.nn.functional.scaled_dot_product_attention
-    for rows, keys, size, size_v, heads, causal, dropout in cases:
-        shapes = (4, rows, size), (heads, keys, size), (heads, keys, size_v), (4, rows, size_v)
-        half = [ic.from_numpy(rng.standard_normal((2, *shape)).astype(np.float32)).to(ic.bfloat16) for shape in shapes]
-        found = []
-        for kind in (ic.bfloat16, ic.float32):
-            ic.manual_seed(1)
-            *leaves, g = [x.detach().to(kind) for x in half]
-            leaves = [x.requires_grad_() for x in leaves]
-            y = attend(*leaves, is_causal=causal, dropout_p=dropout, enable_gqa=True)
-            y.backward(g)
-            found.append([wide(x) for x in (y.detach(), *(leaf.grad for leaf in leaves))])
-        for one, other in zip(*found):
-            far = np.abs(one - other).max()
-            assert far <= 0.02 * np.abs(other).max(), (rows, keys, size, far, np.abs(other).max())
-
-
-ATTENTION = [
-    (45, 45, 40, 40, 4, True, 0.0),
-    (130, 130, 64, 64, 2, True, 0.1),
-    (33, 70, 16, 24, 1, False, 0.0),
-    (20, 100, 33, 17, 4, True, 0.0),  # the last keys are of no row, and are no whole tile
-    (70, 129, 64, 32, 2, False, 0.2),
-]
-
 assert isa.has_amx_float16() and not isa.is_foreign()
 ic.set_num_threads(1)
 floats(ic.bfloat16, 8)
@@ -202,6 +176,7 @@ chosen = rates.choices()._replace(vector_pairs=False)  # as where `vdpbf16ps` is
 rates.choices = lambda: chosen
 more = [((n + 1, *sizes), options) for (n, *sizes), options in FEW]  # of which no plan is known
 check_convolutions(ic.bfloat16, 8, more)
-attention_gradients(ATTENTION)
+check_attention(ic.bfloat16)
+check_attention(ic.float16)
 assert called == FUNCTIONS.keys(), called
 sys.stdout.write("right\n")

@@ -32,7 +32,7 @@ from ...lang.simd import (
     vstore_first,
 )
 from ...lang.vmath import log
-from ..gemm.microkernel import depth, panel_ptr, sum_ptr
+from ..gemm.microkernel import depth, sum_ptr
 from .grad_tiles import (
     add_mask,
     clear_unseen,
@@ -49,7 +49,7 @@ from .grad_tiles import (
 )
 from .products import begin_tiles, by_tiles, end_tiles, row_tiles, value_tiles
 from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
-from .tiles import INF, LOG2E, offset_of, value_tile
+from .tiles import INF, LOG2E, offset_of, value_tile, word_ptr
 
 F64 = types.float64
 TILED_KEYS = 32  # that tile registers multiply values with at a time
@@ -80,7 +80,7 @@ def scratch_of(args, thread):
 @jit.inline
 def words_at(args, base, area, T):
     """The words of an area of the scratch; `area` is its field of the block."""
-    return panel_ptr(base + load(args, area), T)
+    return word_ptr(base + load(args, area), T)
 
 
 @jit.inline
@@ -142,7 +142,7 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
     staging, queries = words_at(args, base, GRAD.staging, T), words_at(args, base, GRAD.query_words, T)
     sums = sums_at(args, base, GRAD.sums, T)
     score_address = stack(SCORE_BYTES)
-    scores, weights = sum_ptr(score_address, T), panel_ptr(score_address, T)
+    scores, weights = sum_ptr(score_address, T), word_ptr(score_address, T)
     factors, decay = sum_ptr(stack(SCORE_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
     tops, totals = sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
 
@@ -155,13 +155,14 @@ def forward_tile(args, batch, kv_head, head, row, base, T):
     for c in range(0, width, LANES):
         vstore(tops, c, fill(-INF, T, LANES))
     end = min(num_keys, row + rows) if causal else num_keys
+    if by_tiles(weights):  # which take whole tiles of values, of keys that are hidden too
+        end = min(num_keys, (end + TILED_KEYS - 1) // TILED_KEYS * TILED_KEYS)
     for key in range(0, end, KEYS):
         count, offset = min(KEYS, end - key), row - key
         tile_scores(args, keys + key * words, words, queries, batch, head, row, rows, key, count, width, scores, T)
         dropping = tile_factors(args, factors, batch, head, row, key, count, width, T)
         softmax_panels(scores, weights, factors, dropping, tops, totals, decay, count, width, causal, offset)
-        # `value_tiles` zeroes values behind `count` to whole tiles, which must not be keys that later rows see.
-        if by_tiles(weights) and (count % TILED_KEYS == 0 or key + count == num_keys):
+        if by_tiles(weights):
             clear_unseen(weights, width, count, causal, offset)
             value_tiles(weights, width, values + key // 2 * value_stride, value_stride, count, 2, decay, sums)
             continue
@@ -297,8 +298,8 @@ def backward_tile(args, batch, head, row, key, base, dq, dk, dv, T):
     prob_address = stack(WORD_BYTES) if pair == 2 else score_address
     grad_address = stack(WORD_BYTES) if pair == 2 else product_address
     pair_address = stack(WORD_BYTES) if pair == 2 else product_address
-    probs, ds = panel_ptr(prob_address, T), panel_ptr(grad_address, T)
-    ds_pairs, factors = panel_ptr(pair_address, T), sum_ptr(stack(SCORE_BYTES), T)
+    probs, ds = word_ptr(prob_address, T), word_ptr(grad_address, T)
+    ds_pairs, factors = word_ptr(pair_address, T), sum_ptr(stack(SCORE_BYTES), T)
 
     rows, count, offset = min(TILE, num_rows - row), min(KEYS, load(args, GRAD.num_keys) - key), row - key
     width = (rows + PANEL - 1) // PANEL * PANEL

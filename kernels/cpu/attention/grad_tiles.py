@@ -21,6 +21,7 @@ from .sizes import LANES, PANEL, ROWS, VECTORS
 from .tiles import (
     INF,
     LOG2E,
+    PAIRED,
     as_words,
     exp2_below,
     pack_row,
@@ -228,7 +229,8 @@ def store_block(probs, grads, grad_pairs, j, column, width, p, s):
     Words of pairs are stored as pairs of neighbouring rows of queries, and score gradients also as pairs of keys;
     others are stored as they are, once.
     """
-    if probs.dtype != INT32:
+    word = probs.dtype
+    if word not in PAIRED:
 
         def plain(probs, grads, grad_pairs, j, column, width, p, s):
             at = j * width + column
@@ -246,12 +248,12 @@ def store_block(probs, grads, grad_pairs, j, column, width, p, s):
     def words(probs, grads, grad_pairs, j, column, width, p, s):
         half = width // 2
         at = j * half + column // 2
-        vstore(probs, at, as_words(p[0], p[1]))
-        vstore(probs, at + half, as_words(p[2], p[3]))
-        vstore(grads, at, as_words(s[0], s[1]))
-        vstore(grads, at + half, as_words(s[2], s[3]))
-        vstore(grad_pairs, half * j + column, pair_words(s[0], s[2]))
-        vstore(grad_pairs, half * j + column + LANES, pair_words(s[1], s[3]))
+        vstore(probs, at, as_words(p[0], p[1], word))
+        vstore(probs, at + half, as_words(p[2], p[3], word))
+        vstore(grads, at, as_words(s[0], s[1], word))
+        vstore(grads, at + half, as_words(s[2], s[3], word))
+        vstore(grad_pairs, half * j + column, pair_words(s[0], s[2], word))
+        vstore(grad_pairs, half * j + column + LANES, pair_words(s[1], s[3], word))
 
     return words
 

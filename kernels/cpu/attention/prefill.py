@@ -21,7 +21,7 @@ from ...build import jit
 from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import bitcast, fill, load, ptr, stack, store, vload, vstore, vstore_first
-from ..gemm.microkernel import depth, itemsize, lanes, panel_ptr, sum_ptr
+from ..gemm.microkernel import depth, itemsize, lanes, sum_ptr
 from .products import begin_tiles, end_tiles, score_tiles, value_tiles
 from .sizes import (
     FEW,
@@ -46,6 +46,7 @@ from .tiles import (
     read_index,
     row_scale,
     softmax_tile,
+    word_ptr,
 )
 
 I32, I64, F32, F64 = types.int32, types.int64, types.float32, types.float64
@@ -232,10 +233,10 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
     room = min(KEY_BYTES // (word_bytes * key_stride), VALUE_BYTES // (word_bytes * value_stride))
     num_keys = min(KEYS, room // ROWS * ROWS)
 
-    queries, keys = panel_ptr(stack(QUERY_BYTES), T), panel_ptr(stack(KEY_BYTES), T)
-    values = panel_ptr(stack(VALUE_BYTES), T)
+    queries, keys = word_ptr(stack(QUERY_BYTES), T), word_ptr(stack(KEY_BYTES), T)
+    values = word_ptr(stack(VALUE_BYTES), T)
     score_address = stack(SCORE_BYTES)
-    scores, weights = sum_ptr(score_address, T), panel_ptr(score_address, T)
+    scores, weights = sum_ptr(score_address, T), word_ptr(score_address, T)
     sums, tops, totals = sum_ptr(stack(SUM_BYTES), T), sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T)
     decay, slopes, positions = sum_ptr(stack(ROW_BYTES), T), sum_ptr(stack(ROW_BYTES), T), ptr(stack(ROW_BYTES), I32)
     k_at, v_at = ptr(stack(TABLE_BYTES), I64), ptr(stack(TABLE_BYTES), I64)

@@ -8,18 +8,20 @@ from numba import types
 
 from ...build import rates
 from ...lang.by_type import by_type
-from ...lang.lowp import bfloat16
+from ...lang.lowp import bfloat16, float16_pairs
 from ...lang.rows import clear
 from ...lang.shuffle import transpose_tile
 from ...lang.simd import address, load, ptr, stack, vload, vstore
 from ...lang.tile_registers import HALF, ROW, begin, release, tile_sums
 from ..gemm.amx import LINE_BYTES, PAIRS
-from ..gemm.microkernel import is_pair
 from .sizes import KEYS, LANES, PANEL, ROWS, TILE, VECTORS
 from .tiles import score_tile, value_tile
 
-TILED = rates.choices().tiles
-INT32, F32, I64 = types.int32, types.float32, types.int64
+CHOICES = rates.choices()
+INT32, UINT32, F32, I64 = types.int32, types.uint32, types.float32, types.int64
+# The words that tile registers multiply (`tiles.py: PAIRED`), and as what.
+KINDS = {INT32: bfloat16} if CHOICES.tiles else {}
+KINDS |= {UINT32: float16_pairs} if CHOICES.float16_tiles else {}
 TURNED_BYTES = 4 * TILE * KEYS // 2
 
 
@@ -29,7 +31,8 @@ def score_tiles(keys, key_stride, queries, width, words, scale, scores, count):
 
     Rows of scores up to the next multiple of 16 may be written too.
     """
-    if not (TILED and keys.dtype == INT32):
+    kind = KINDS.get(keys.dtype)
+    if kind is None:
 
         def by_vectors(keys, key_stride, queries, width, words, scale, scores, count):
             for i in range(0, count, ROWS):
@@ -49,9 +52,9 @@ def score_tiles(keys, key_stride, queries, width, words, scale, scores, count):
             for c in range(0, width, PANEL):
                 at, b = scores + (i * width + c), queries + c
                 if count - i > HALF:
-                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 2, 2)
+                    tile_sums(kind, a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 2, 2)
                 else:
-                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 1, 2)
+                    tile_sums(kind, a, a_strides, b, b_strides, none, nothing, 0, at, 4 * width, steps, 0, 1, 2)
         for i in range(0, count * width, LANES):
             vstore(scores, i, vload(scores, i, LANES) * factor)
 
@@ -64,7 +67,8 @@ def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
 
     `pair` is how many keys a word holds. Words of weights and values up to the next multiple of 16 may be zeroed.
     """
-    if not (TILED and values.dtype == INT32):
+    kind, word = KINDS.get(values.dtype), values.dtype
+    if kind is None:
 
         def by_vectors(weights, width, values, value_stride, count, pair, decay, sums):
             steps = (count + pair - 1) // pair
@@ -79,7 +83,7 @@ def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
 
     def by_tiles(weights, width, values, value_stride, count, pair, decay, sums):
         steps = (count + 2 * PAIRS - 1) // (2 * PAIRS)
-        deep, none, turned = PAIRS * steps, (I64(0), I64(0)), ptr(stack(TURNED_BYTES), INT32)
+        deep, none, turned = PAIRS * steps, (I64(0), I64(0)), ptr(stack(TURNED_BYTES), word)
         for q in range((count + 1) // 2, deep):
             clear(weights + q * width, width)
             clear(values + q * value_stride, value_stride)
@@ -97,7 +101,7 @@ def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
             a = address(turned + c * deep)
             for i in range(0, value_stride, PANEL):
                 at, stride = sums + (c * value_stride + i), 4 * value_stride
-                tile_sums(bfloat16, a, a_strides, values + i, b_strides, none, at, stride, at, stride, steps, 0, 2, 2)
+                tile_sums(kind, a, a_strides, values + i, b_strides, none, at, stride, at, stride, steps, 0, 2, 2)
 
     return by_tiles
 
@@ -108,7 +112,8 @@ def row_tiles(left, stride, count, right, right_stride, depth, sums):
 
     `depth` is a multiple of 16. Rows of `left` and of sums up to the next multiple of 16 exist, and hold anything.
     """
-    if not (TILED and left.dtype == INT32):
+    kind = KINDS.get(left.dtype)
+    if kind is None:
         return lambda left, stride, count, right, right_stride, depth, sums: None
 
     def implementation(left, stride, count, right, right_stride, depth, sums):
@@ -119,9 +124,9 @@ def row_tiles(left, stride, count, right, right_stride, depth, sums):
             for c in range(0, right_stride, PANEL):
                 at, b = sums + (i * right_stride + c), right + c
                 if count - i > HALF:
-                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 2, 2)
+                    tile_sums(kind, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 2, 2)
                 else:
-                    tile_sums(bfloat16, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 1, 2)
+                    tile_sums(kind, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 1, 2)
 
     return implementation
 
@@ -129,14 +134,14 @@ def row_tiles(left, stride, count, right, right_stride, depth, sums):
 @by_type
 def by_tiles(words):
     """Whether tile registers multiply words of this type."""
-    tiled = TILED and words.dtype == INT32
+    tiled = words.dtype in KINDS
     return lambda words: tiled
 
 
 @by_type
 def begin_tiles(T):
     """Make tile registers ready, if products of T use them."""
-    if TILED and is_pair(T.instance_type):
+    if T.instance_type in KINDS.values():
         return lambda T: begin()
     return lambda T: None
 
@@ -144,6 +149,6 @@ def begin_tiles(T):
 @by_type
 def end_tiles(T):
     """Let go of what `begin_tiles` made ready."""
-    if TILED and is_pair(T.instance_type):
+    if T.instance_type in KINDS.values():
         return lambda T: release()
     return lambda T: None

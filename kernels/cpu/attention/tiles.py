@@ -1,9 +1,9 @@
 """The inner loops of attention: products, softmax and copies on tiles that lie in L1 and L2.
 
-Operands are words: float32 or float64 values, or an int32 that holds a bfloat16 pair where the CPU
-multiplies such pairs (see microkernel.py). The scores of a tile have keys down and query rows across
-the lanes: its softmax needs no sum across lanes, keys and values are used as they lie in memory
-(keys by broadcasts), and only the queries are transposed, once per tile.
+Operands are words: float32 or float64 values, an int32 that holds a bfloat16 pair where the CPU multiplies such pairs
+(see microkernel.py), or a uint32 with two of float16, for tile registers alone. The scores of a tile have keys down and
+query rows across the lanes: its softmax needs no sum across lanes, keys and values are used as they lie in memory (keys
+by broadcasts), and only the queries are transposed, once per tile.
 """
 
 from llvmlite import ir
@@ -13,18 +13,20 @@ from numba.extending import intrinsic
 
 from ...build import jit
 from ...lang.by_type import by_type
-from ...lang.lowp import BFLOAT, bfloat16
+from ...lang.convert import narrow
+from ...lang.lowp import BFLOAT, bfloat16, float16, float16_pairs
 from ...lang.memory import first_lanes, from_memory, gep, vector_load
 from ...lang.simd import address, bitcast, convert, load, muladd, ptr, select, vload, vload_first, vstore
 from ...lang.vector import I32, I64, Pointer, Vector, element_type, literal_of, splat
 from ...lang.vmath import exp
-from ..gemm.microkernel import add_products_of
+from ..gemm.microkernel import add_products_of, panel_ptr
 from .sizes import LANES
 
 PAIRS = 2 * LANES  # bfloat16 elements in a register
 INF = float("inf")
 LOG2E = 1.4426950408889634
-F32, INT32, U16 = types.float32, types.int32, types.uint16
+F32, INT32, UINT32, U16 = types.float32, types.int32, types.uint32, types.uint16
+PAIRED = {INT32: (bfloat16,), UINT32: (float16, float16_pairs)}  # words of pairs, and what they are pairs of
 
 
 @jit.inline
@@ -179,7 +181,8 @@ def exp2_below(x):
 @by_type
 def store_weights(weights, pair, stride, column, first, second):
     """Store the weights of keys 2 * pair and 2 * pair + 1 as words of a tile with rows of `stride`."""
-    if weights.dtype != INT32:
+    word = weights.dtype
+    if word not in PAIRED:
 
         def rows(weights, pair, stride, column, first, second):
             vstore(weights, 2 * pair * stride + column, first)
@@ -188,7 +191,7 @@ def store_weights(weights, pair, stride, column, first, second):
         return rows
 
     def pairs(weights, pair, stride, column, first, second):
-        vstore(weights, pair * stride + column, pair_words(first, second))
+        vstore(weights, pair * stride + column, pair_words(first, second, word))
 
     return pairs
 
@@ -246,6 +249,14 @@ def bias_tile(scores, positions, slopes, first_key, keys, width, T):
             vstore(scores, j * width + column, x - slope * convert(distance, T))
 
 
+@by_type
+def word_ptr(at, T):
+    """The pointer at an address to words of `T`: pairs of 16-bit floats where these are multiplied so."""
+    if T.instance_type == float16_pairs:
+        return lambda at, T: ptr(at, UINT32)
+    return lambda at, T: panel_ptr(at, T)
+
+
 # ---- copies into words -------------------------------------------------------------------------
 
 
@@ -257,18 +268,26 @@ def to_bfloat16(builder, a, b):
     return builder.bitcast(builder.call(function, [b, a]), ir.VectorType(ir.IntType(16), 2 * a.type.count))
 
 
+def _to_float16(builder, a, b):
+    """The same as float16."""
+    lanes = ir.Constant(ir.VectorType(I32, 2 * a.type.count), list(range(2 * a.type.count)))
+    low, high = (narrow(builder, float16, x) for x in (a, b))
+    return builder.shuffle_vector(low, high, lanes)
+
+
 def _words(name, doc, order):
     @intrinsic
-    def function(typingctx, a, b):
-        if not isinstance(a, Vector) or a != b or a.dtype != F32:
+    def function(typingctx, a, b, W):
+        if not isinstance(a, Vector) or a != b or a.dtype != F32 or not isinstance(W, types.NumberClass):
             return None
+        word = W.instance_type
 
         def codegen(context, builder, sig, args):
-            both = to_bfloat16(builder, *args)
+            both = (_to_float16 if word == UINT32 else to_bfloat16)(builder, *args[:2])
             lanes = ir.Constant(ir.VectorType(I32, 2 * a.lanes), order(a.lanes))
             return builder.bitcast(builder.shuffle_vector(both, both, lanes), ir.VectorType(I32, a.lanes))
 
-        return Vector(INT32, a.lanes)(a, b), codegen
+        return Vector(word, a.lanes)(a, b, W), codegen
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
@@ -292,7 +311,8 @@ def row_scale(rows, i, C):
 @by_type
 def pack_row(words, source, size, scale):
     """`size` elements as words, padded with zeros to whole registers; int8 elements are multiplied by `scale`."""
-    if words.dtype == INT32 and source.dtype == bfloat16:
+    word = words.dtype
+    if source.dtype in PAIRED.get(word, ()):
 
         def pairs(words, source, size, scale):
             bits, out = ptr(address(source), U16), ptr(address(words), U16)
@@ -305,17 +325,17 @@ def pack_row(words, source, size, scale):
 
         return pairs
 
-    if words.dtype == INT32:
+    if word in PAIRED:
 
         def scaled_pairs(words, source, size, scale):
             factor, i = F32(scale), 0
             while i + PAIRS <= size:
                 a, b = vload(source, i, LANES), vload(source, i + LANES, LANES)
-                vstore(words, i // 2, as_words(convert(a, F32) * factor, convert(b, F32) * factor))
+                vstore(words, i // 2, as_words(convert(a, F32) * factor, convert(b, F32) * factor, word))
                 i += PAIRS
             if i < size:
                 a, b = vload_first(source, i, LANES, size - i), vload_first(source, i + LANES, LANES, size - i - LANES)
-                vstore(words, i // 2, as_words(convert(a, F32) * factor, convert(b, F32) * factor))
+                vstore(words, i // 2, as_words(convert(a, F32) * factor, convert(b, F32) * factor, word))
 
         return scaled_pairs
 
@@ -347,29 +367,30 @@ def pack_row(words, source, size, scale):
 @by_type
 def pack_two_rows(words, stride, pair, first, second, keep, size, scale, second_scale):
     """Rows 2 * pair and 2 * pair + 1 of a tile of values; of the second, the bits of the mask `keep`."""
-    if words.dtype == INT32 and first.dtype == bfloat16:
+    word = words.dtype
+    if first.dtype in PAIRED.get(word, ()):
 
         def pairs(words, stride, pair, first, second, keep, size, scale, second_scale):
             low, high = ptr(address(first), U16), ptr(address(second), U16)
             i = 0
             while i + LANES <= size:
-                a, b = convert(vload(low, i, LANES), INT32), convert(vload(high, i, LANES), INT32)
+                a, b = convert(vload(low, i, LANES), word), convert(vload(high, i, LANES), word)
                 vstore(words, pair * stride + i, a | ((b << 16) & keep))
                 i += LANES
             if i < size:
-                a = convert(vload_first(low, i, LANES, size - i), INT32)
-                b = convert(vload_first(high, i, LANES, size - i), INT32)
+                a = convert(vload_first(low, i, LANES, size - i), word)
+                b = convert(vload_first(high, i, LANES, size - i), word)
                 vstore(words, pair * stride + i, a | ((b << 16) & keep))
 
         return pairs
 
-    if words.dtype == INT32:
+    if word in PAIRED:
 
         def scaled_pairs(words, stride, pair, first, second, keep, size, scale, second_scale):
             factor, second_factor = F32(scale), F32(second_scale)
             for i in range(0, size, LANES):
                 a, b = vload_first(first, i, LANES, size - i), vload_first(second, i, LANES, size - i)
-                both = pair_words(convert(a, F32) * factor, convert(b, F32) * second_factor)
+                both = pair_words(convert(a, F32) * factor, convert(b, F32) * second_factor, word)
                 vstore(words, pair * stride + i, both & (keep | 0xFFFF))
 
         return scaled_pairs

@@ -49,7 +49,7 @@ def _prefill(p, tile, rows, part, cost):
     if p.starts is not None:
         tiles = p.q_len * group // tile + p.num_seqs + 1
     grain = max(1, int(GRAIN_NS / (100 + cost * (0.1 + 0.0125 * rows))))
-    prefill = kernel("attention.prefill.prefill", T=p.dtype, C=p.cache)
+    prefill = kernel("attention.prefill.prefill", T=blocking.operand(p.dtype), C=p.cache)
     return _launch(p, prefill, tiles * p.kv_heads, -grain, tile_rows=tile, num_tiles=tiles, part=part)
 
 
@@ -144,7 +144,7 @@ def backward(problem, threads):
 
 def _words(p):
     """(bytes of a packed word, elements in it)."""
-    return blocking.panel_bytes(p.dtype), 2 if blocking.pairs(p.dtype) else 1
+    return blocking.panel_bytes(p.dtype), blocking.depth(p.dtype)
 
 
 def _pass(p, threads, name, absent, chunks, areas, products, **numbers):
@@ -158,8 +158,9 @@ def _pass(p, threads, name, absent, chunks, areas, products, **numbers):
         numbers["mask_strides"], numbers["mask_bytes"] = p.mask
     work = group * p.num_rows * p.num_keys * (0.55 if p.causal else 1)
     cost = 1000 + work * products * _NS.get(p.dtype, 0.022) / chunks / (4 if blocking.tiles(p.dtype) else 1)
+    handle = kernel(name, thread=True, T=blocking.operand(p.dtype))
     return launch(
-        kernel(name, thread=True, T=p.dtype), GRAD, units, -max(1, int(GRAIN_NS / cost)), dict.fromkeys(absent),
+        handle, GRAD, units, -max(1, int(GRAIN_NS / cost)), dict.fromkeys(absent),
         q_strides=p.q, k_strides=p.k, v_strides=p.v, out_strides=p.out, batch=p.batch, kv_heads=p.kv_heads, group=group,
         num_rows=p.num_rows, num_keys=p.num_keys, size_qk=p.size_qk, size_v=p.size_v, scale=p.scale,
         causal=int(p.causal), dropout=p.dropout, later=("seed",), chunks=chunks, thread_bytes=nbytes,
