@@ -210,7 +210,7 @@ def _rate_lines(rates, threads):
         yield "", "a launch costs " + (", ".join(costs) or "nothing with one thread")
     yield "chosen", ", ".join(chosen) or "float32 for all"
     least = [f"{2 << i} from {work / SIXTEENTHS:.3g}" for i, work in enumerate(rates["teams"]) if 1 << i < threads]
-    yield "", f"threads for {', '.join(least)} grains of work" if least else "one thread"
+    yield "", f"threads: {', '.join(least)} grains of work on" if least else "one thread"
 
 
 def _rows(facts):
