@@ -23,12 +23,13 @@ from ..gemm.microkernel import panel_ptr, sum_ptr
 from ..gemm.pack import load_unit, pack_panels
 from .forward import INT64, TILE_BYTES, U16, pad_image, store_tile
 from .grad import image_ptr, source_ptr
-from .sizes import SLACK, SLACK_COLUMNS, TILED_CHANNELS, TILED_PLACES
+from .sizes import SLACK, SLACK_COLUMNS, TILED_CHANNELS, TILED_PLACES, tiled_steps
 
 PAIRS = TILED_CHANNELS // 2  # rows of a tile of the image
 ACROSS = 2 * HALF  # results of a block both ways: channels, and places of the grid
 STEP = ACROSS * PAIRS  # elements, pairs, of two tiles of the weight
 B_STEP = TILED_PLACES // 2 * ACROSS  # and of the gradient of the result
+steps_of = jit.inline(tiled_steps)
 
 
 @jit.inline
@@ -135,7 +136,7 @@ def weight_sums(args, lo, hi, thread, T):
     taps, table = load(args, SUMS.patch) // C, SUMS.table + 2 * load(args, SUMS.phases)
     all_channels = (C + TILED_CHANNELS - 1) // TILED_CHANNELS * TILED_CHANNELS
     whole, rest, row_size = OW // TILED_PLACES, OW % TILED_PLACES, pitch // 2 * ACROSS
-    panel_size = (block_rows * pitch + TILED_PLACES - 1) // TILED_PLACES * B_STEP
+    panel_size = steps_of(block_rows * pitch) * B_STEP
     block_size = load(args, SUMS.unit_channels) // ACROSS * panel_size + SLACK
     a_strides = 2 * channel, 2 * HALF * channel, types.int64(ROW)
     b_strides = types.int64(4 * ACROSS), types.int64(4 * B_STEP)

@@ -6,7 +6,7 @@ from ...blocks.conv import JOIN, PRODUCT, SUMS, VOLUMES, WEIGHT
 from ...build.load import kernel
 from ...plan import Plan, launch
 from ...problems.conv import Convolution
-from ..conv.sizes import SLACK, SLACK_COLUMNS, TILED_CHANNELS, TILED_PLACES
+from ..conv.sizes import SLACK, SLACK_COLUMNS, TILED_CHANNELS, TILED_PLACES, tiled_steps
 from ..gemm import blocking
 
 _BUFFER_BYTES = 384 << 10  # of the padded image: with a panel of the weight it fits the second-level cache of 1 MB
@@ -252,7 +252,7 @@ def weight_sums(p, threads):
     image, result = grid.buffer_bytes, p.y[0] * p.y[1]
     steps = grid.block_rows * _ceil(p.y[1], pair)
     if tiled:
-        steps = _ceil(grid.block_rows * grid.pitch, TILED_PLACES) * TILED_PLACES // 2
+        steps = tiled_steps(grid.block_rows * grid.pitch) * TILED_PLACES // 2
     block = (channels * steps + SLACK) * panel_item
     together = max(1, min(_ceil(places, parts), _TOGETHER_BYTES // (image + block))) if sums_bytes > _NEAR_BYTES else 1
     packed = together * image
