@@ -21,7 +21,7 @@ from typing import NamedTuple
 from . import host, isa
 
 SETTINGS = ("auto", "fixed")
-_FORMAT = 1  # of what is kept: a change of `Rates` or of how they are measured takes a new number
+_FORMAT = 2  # of what is kept: a change of `Rates` or of how they are measured takes a new number
 _CLEAR = 1.1  # how much faster the other way has to be: rates of a machine that others use, too, differ by less
 
 GRAIN_BYTES = 1 << 20  # what kernels do in a grain, in bytes that come from the second-level cache: some 10 us

@@ -118,11 +118,11 @@ def test_only_launches_that_allow_it_and_are_large_have_more_slices_than_threads
         finally:
             ic.stop_graph_recording()
 
-    before = launch.set_own_threads(2)
+    before, least = launch.set_own_threads(2), threads.teams()[0] / 16  # grains that two threads are worth here
     try:
         for grains, parts in ((2, 2), (4, 2 + 2 * SHARED), (7, 2 + 3 * SHARED), (40, 2 + SHARE * SHARED)):
-            assert split(ic.ones(grains * 32768).exp) == [parts]
-        assert split(ic.ones(4 * 32768 - 1).exp) == [2]
+            assert split(ic.ones(grains * 32768).exp) == [parts if grains >= least else 1]
+        assert split(ic.ones(4 * 32768 - 1).exp) == [2 if least < 4 else 1]
         x = ic.ones(256, 256)
         assert split(lambda: ic.matmul(x, x)) == [2]  # each slice packs panels into a workspace of its own
     finally:

@@ -126,7 +126,7 @@ def test_a_survey_takes_a_moment_and_finds_what_there_is():
     survey.survey()  # kernels are compiled
     found, again = survey.survey(), survey.survey()
     assert found.multiply > 1 and found.divide > 0.1 and found.widened > 0.5 and found.near > 1 and found.one_core > 0.5
-    assert found.all_cores > 0.5 * found.one_core
+    assert found.all_cores > 0.5
     assert [count for count, *_ in found.launches][-1:] == ([threads.available_cpus()] if found.launches else [])
     assert all(warm >= 0 and asleep >= 0 for _, warm, asleep in found.launches)
     has = {

@@ -22,7 +22,7 @@ _MOST_BYTES = 256 << 20  # of memory that is read: beyond most last-level caches
 _CACHES = 4  # times what these hold, if that is less
 _TURNS = 30  # of the rates of instructions: some 30 us each
 _READS = 4  # of memory
-_LAUNCHES, _LAUNCHES_ASLEEP = 200, 12
+_LAUNCHES, _LAUNCHES_ASLEEP = 8, 12  # in a turn; in all
 _REST = 0.0005  # seconds, after which workers sleep
 
 
@@ -31,13 +31,14 @@ def survey():
     if jit.stores_only() or threads.limit() == 1 < threads.available_cpus():
         return None
     threads.set_team(threads.available_cpus())
-    registers = _registers()
+    launches = _Launches()
+    registers = _registers(launches.turn)
     one, every = _memory()
-    return Rates(**registers, one_core=one, all_cores=every, launches=_launches())
+    return Rates(**registers, one_core=one, all_cores=every, launches=launches.found())
 
 
-def _registers():
-    """What one thread does in registers, and in its own caches."""
+def _registers(between):
+    """What one thread does in registers, and in its own caches; calls `between()` in turn with them."""
     lanes, rng = isa.lanes(), np.random.default_rng(0)
     floats = (rng.random(TILE_BYTES // 4) / 2 + 0.25).astype(np.float32)  # sums stay finite, and no subnormals
     halves = (floats.view(np.uint32) >> 16).astype(np.uint16)
@@ -70,6 +71,7 @@ def _registers():
     for _ in range(_TURNS):
         for name, (run, _) in runs.items():
             best[name] = min(best[name], run.seconds())
+        between()
     found = {name: amount / best[name] / 1e9 for name, (_, amount) in runs.items()}
     return dict.fromkeys(chains, 0.0) | found
 
@@ -93,29 +95,35 @@ def _memory():
     return part * BLOCK_BYTES / one / 1e9, len(data) / every / 1e9
 
 
-def _launches():
-    """(threads, microseconds that a launch of so many takes longer than a call, more where workers sleep)."""
-    most = threads.available_cpus()
-    counts = sorted({most, *(1 << bit for bit in range(1, most.bit_length()))} - {1})
-    block = RATE(operands=0, results=0, rounds=0)
-    runs = {count: Timed("measure.rates.idle", block, count, count) for count in (1, *counts)}
-    warm, asleep = {}, {}
-    for count, run in runs.items():
-        warm[count] = _quarter(run.seconds() for _ in range(_LAUNCHES))
-        asleep[count] = _quarter(_rested(run) for _ in range(_LAUNCHES_ASLEEP))
-    found = []
-    for count in counts:
-        longer = max(0.0, warm[count] - warm[1])
-        found.append((count, 1e6 * longer, 1e6 * max(0.0, asleep[count] - asleep[1] - longer)))
-    return tuple(found)
+class _Launches:
+    """What launches of 2, 4, 8, ... threads take, each the best of many short turns."""
+
+    def __init__(self):
+        most = threads.available_cpus()
+        counts = sorted({1, most, *(1 << bit for bit in range(most.bit_length()))})
+        block = RATE(operands=0, results=0, rounds=0)
+        self._runs = {count: Timed("measure.rates.idle", block, count, count) for count in counts}
+        self._warm = dict.fromkeys(counts, float("inf"))
+
+    def turn(self):
+        """Some launches of each."""
+        for count, run in self._runs.items():
+            seconds = sorted(run.seconds() for _ in range(_LAUNCHES))
+            self._warm[count] = min(self._warm[count], seconds[_LAUNCHES // 2])
+
+    def found(self):
+        """(threads, microseconds that a launch of so many takes longer than a call, more where workers sleep)."""
+        found, call = [], 0.0
+        for count, run in self._runs.items():
+            rested = sorted(_rested(run) for _ in range(_LAUNCHES_ASLEEP))[_LAUNCHES_ASLEEP // 4]
+            longer = max(0.0, self._warm[count] - self._warm[1])
+            if count == 1:
+                call = rested
+            else:
+                found.append((count, 1e6 * longer, 1e6 * max(0.0, rested - call - longer)))
+        return tuple(found)
 
 
 def _rested(run):
     time.sleep(_REST)
     return run.seconds()
-
-
-def _quarter(seconds):
-    """What a quarter of them stay below: neighbours make some of them long."""
-    found = sorted(seconds)
-    return found[len(found) // 4]
