@@ -343,7 +343,10 @@ def test_a_run_of_the_suite(monkeypatch, tmp_path):
     assert cli.main([*command, "--json", str(path)]) == 0
     rows = json.loads(path.read_text())
     assert [row["unit"] for row in rows] == ["tokens/s", "ms", "ms", "s"]
-    assert all(row["ours"] > 0 and row["notes"] == ["llama-server is not installed"] for row in rows)
+    assert all(row["notes"] == ["llama-server is not installed"] for row in rows)
+    throughput, first, between, start = (row["ours"] for row in rows)
+    assert throughput > 0 and first > 0 and start > 0
+    assert between >= 0  # of 8 tokens that a busy machine reads at once, nothing lies between
 
 
 SERVER = """#!{python}
