@@ -234,7 +234,7 @@ def clear():
         count, size = count + 1, size + nbytes
         for file in (path, path.with_suffix(".py")):
             file.unlink(missing_ok=True)
-    for pattern in ("*/*.lock", "*-*.txt", "*-*.json", "*-*.bin"):  # locks, notes, code of modules
+    for pattern in ("*/*.lock", "*-*.lock", "*-*.txt", "*-*.json", "*-*.bin"):  # locks, notes, code of modules
         for path in root().glob(pattern):
             path.unlink(missing_ok=True)
     for folder in root().glob("*/"):
