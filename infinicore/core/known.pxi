@@ -4,7 +4,10 @@
 MOST_KNOWN = 4096  # layouts of an op; beyond, it starts afresh
 # Owners of addresses that are no operand: new results from RESULT downwards, workspace, numbers from NUMBER downwards.
 RESULT, SCRATCH, NUMBER = -1, -9, -10
-FLOAT32, FLOAT64, INT64, INT32 = 1, 2, 3, 4  # how a block's numbers lie in memory; 0: they have no place there
+# How numbers of a call lie in the memory that its block points to; or they stand in the block, each in its own type;
+# 0: they have no place there.
+FLOAT32, FLOAT64, INT64, INT32, IN_BLOCK = 1, 2, 3, 4, 5
+cdef object _WORD = 2**63
 cdef enum:
     MOST = 1024  # numbers of a block
     SMALL = 96  # those for which there is room on the stack
@@ -179,8 +182,8 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     tensor, or a tuple of such, of numbers of operands, and of views as (number, tensor). `names` are those of keywords,
     whose values come last in `args`, and "out" where the caller gave it. `scratch` bytes of workspace. `saved`: for
     `recall`, what is kept for backward. `writes`: (number of an operand, by how much its version grows). `constants` are
-    tensors to keep. `numbers`: how numbers of the call lie in memory, if the block points to them, or on GPUs has them;
-    the key then has their types only. `counter`: where in the workspace (in bytes) the launches leave an int64: how many
+    tensors to keep. `numbers`: how numbers of the call lie in memory, if the block points to them, or has them (on GPUs
+    always); the key then has their types only. `counter`: where in the workspace (in bytes) the launches leave an int64: how many
     rows the new results at the places `counted` have (on another device, that of one result), or, without results, whether
     the call is true: each launch leaves it there, and no launch follows one that left 0.
     """
@@ -193,7 +196,7 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     answer.device, answer.scratch, answer.saved = (<TensorBase>operands[0]).device, scratch, saved
     answer.backend = None if answer.device is _cpu else answer.device.backend
     answer.writes, answer.constants, answer.numbers = tuple(writes), tuple(constants), numbers
-    if numbers and answer.backend is not None and not answer.backend.numbers_in_block:
+    if numbers not in (0, IN_BLOCK) and answer.backend is not None and not answer.backend.numbers_in_block:
         return  # the numbers lie in the memory of the host
     answer.counter = counter
     if counter >= 0 and answer.backend is not None and not (isinstance(results, TensorBase) and 0 in counted):
@@ -260,11 +263,19 @@ cdef bint _takes(Answer answer, TensorBase out, list operands, bint elementwise)
 
 
 cdef bint _store_numbers(int kind, list numbers, double* memory):
-    """Write the numbers of a call as its kernel reads them; False for integers that need more than 63 bits."""
+    """Write the numbers of a call as its kernel reads them; False for integers that do not fit."""
     cdef int i
     cdef long long integer
     for i in range(len(numbers)):
         x = numbers[i]
+        if kind == 5:  # IN_BLOCK
+            if type(x) is float:
+                memory[i] = x
+            elif -_WORD <= x < _WORD:
+                (<int64_t*>(memory + i))[0] = <int64_t>x
+            else:
+                return False
+            continue
         (<int64_t*>(memory + i))[0] = 0
         if type(x) is float:
             if kind == 1:
@@ -353,7 +364,7 @@ cdef object _call_known(Answer answer, list operands, list numbers, TensorBase o
                 address = starts[-1 - owner]
             elif owner == -9:
                 address = scratch.address
-            elif answer.backend is None:
+            elif answer.backend is None and answer.numbers != 5:
                 address = <int64_t>(memory + (-10 - owner))
             else:  # the number itself
                 address = (<int64_t*>(memory + (-10 - owner)))[0]
@@ -430,18 +441,19 @@ cdef _see(dict table, tuple key):
     table[key] = True
 
 
-def make_known(dict table, slow, learn, others, bint apart=False):
+def make_known(dict table, slow, learn, others, bint apart=False, bint for_any_numbers=False):
     """`slow`, but calls of layouts that `table` has go straight to their launches.
 
     Calls of other layouts go to `slow`, and the second time to `learn`, which does what `slow` does for operands
     outside of a graph, and may let the table `know` the call. Calls with one of the keywords `others` are left to
-    `slow`, and so are, if they must lie `apart`, calls whose first operand shares memory with another one.
+    `slow`, and so are, if they must lie `apart`, calls whose first operand shares memory with another one. What is known
+    `for_any_numbers` may write to an operand of the layout of its result.
     """
     cdef int failed = 0
     def function(*args, **kwargs):
         nonlocal failed
         cdef tuple key, names = (), values = args
-        cdef list operands
+        cdef list operands, numbers = [] if for_any_numbers else None
         out = None
         if failed >= TRIES and not table:  # all that could not be known is forgotten
             failed = 0
@@ -458,7 +470,7 @@ def make_known(dict table, slow, learn, others, bint apart=False):
                 names = tuple(kwargs)
                 values = args + tuple([None if name == "out" else x for name, x in kwargs.items()])
             operands = []
-            key = _key_of(values, names, False, operands, None)
+            key = _key_of(values, names, False, operands, numbers)
             if key is not None and (not apart or _apart(operands)):
                 known = table.get(key, False)
                 if known is False:
@@ -469,8 +481,10 @@ def make_known(dict table, slow, learn, others, bint apart=False):
                     answer = learn(args, kwargs, values, names)
                     failed = failed + 1 if table.get(key) is None else -MOST_KNOWN
                     return answer
-                if known is not None and (out is None or _takes(<Answer>known, <TensorBase>out, operands, False)):
-                    result = _call_known(<Answer>known, operands, None, <TensorBase>out)
+                if known is not None and (
+                    out is None or _takes(<Answer>known, <TensorBase>out, operands, for_any_numbers)
+                ):
+                    result = _call_known(<Answer>known, operands, numbers, <TensorBase>out)
                     if result is not None:
                         return result
         return slow(*args, **kwargs)

@@ -333,7 +333,7 @@ def make_many(table, slow, learn, count, defaults, bind):
 
 
 RESULT, SCRATCH, NUMBER = -1, -9, -10  # as in `launch_cy.pyx`
-FLOAT32, FLOAT64, INT64, INT32 = 1, 2, 3, 4
+FLOAT32, FLOAT64, INT64, INT32, IN_BLOCK = 1, 2, 3, 4, 5
 
 
 def know(
@@ -347,7 +347,7 @@ def recall(table, args):
     """None: no call is known here."""
 
 
-def make_known(table, slow, learn, others, apart=False):
+def make_known(table, slow, learn, others, apart=False, for_any_numbers=False):
     """`slow` itself: `know` fills no table here."""
     return slow
 

@@ -34,7 +34,7 @@ class Call(Launcher):
         self.launched = []
         self.workspaces = []
         self.constants = []
-        self.counter, self.counted, self.copies, self.read_after = None, {}, 0, 0
+        self.counter, self.counted, self.copies, self.read_after, self.numbers = None, {}, 0, 0, ()
         self.saved = {}
         self._copies = []
 

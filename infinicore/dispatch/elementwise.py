@@ -295,7 +295,7 @@ def cast(x, target, out=None):
 def _copy_into(destination, source):
     """Write `source` into `destination`, broadcasting and casting as needed; overlap is handled.
 
-    Returns the `Launcher` of a copy that is one problem, else None.
+    Returns the `Launcher` of a copy that is one launch or problem, else None.
     """
     if source.shape_ != destination.shape_:
         strides = layout.expand_strides(source.shape_, source.strides_, destination.shape_)
@@ -320,8 +320,9 @@ def _copy_into(destination, source):
         source = contiguous_copy(source)
     if source.dtype is destination.dtype:
         return _copy_same(destination, source)
-    elementwise(kernels.OPS["cast"], (source,), destination, result=destination.dtype)
-    return None
+    launcher = Launcher("cast", destination.device)
+    elementwise(kernels.OPS["cast"], (source,), destination, result=destination.dtype, call=launcher)
+    return launcher
 
 
 def _shown_once(destination, source):

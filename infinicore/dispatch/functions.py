@@ -498,7 +498,7 @@ def make_function(op):
         return result
 
     _described(function, op, signature.replace(parameters=named), **dict.fromkeys(outputs))
-    made = core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"})
+    made = core_launch.make_known(op.known, function, learn, frozenset(outputs) - {"out"}, False, op.for_any_numbers)
     return _with_fields(made, op) if op.fields else made
 
 

@@ -86,13 +86,19 @@ def remember(table, args, names, result, call, before, saved=None):
             written.add(owner)
             found.append((place, owner, start + offset))
         launches.append((kernel, values, found, n, grain, errors))
+    if call.numbers:
+        given = [type(x) for x in args if not isinstance(x, TensorBase) and x is not None]
+        if len(launches) != 1 or given != [kind for _, kind in call.numbers] or names not in ((), ("out",)):
+            return
+        launches[0][2].extend((place, core_launch.NUMBER - k, 0) for k, (place, _) in enumerate(call.numbers))
     new = [x for x in results if isinstance(x, TensorBase)]
     if len(new) <= 8 and written.issuperset(core_launch.RESULT - k for k, x in enumerate(new) if x.numel_):
         whole = new[0] if new and not several else tuple(results)
         counter = owners.of(call.counter)[1] if reads else -1
         counted = [i for i, x in enumerate(results) if any(x is other for other in call.counted.values())]
+        kind = core_launch.IN_BLOCK if call.numbers else 0
         core_launch.know(
-            table, args, names, whole, launches, scratch, saved, writes, call.constants, 0, counter, counted
+            table, args, names, whole, launches, scratch, saved, writes, call.constants, kind, counter, counted
         )
 
 

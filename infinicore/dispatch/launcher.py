@@ -12,7 +12,10 @@ class Launcher:
     errors). Tensors stand at the beginning of the block, or are named by `places`.
     """
 
-    __slots__ = ("constants", "copies", "counted", "counter", "device", "launched", "name", "read_after", "workspaces")
+    __slots__ = (
+        "constants", "copies", "counted", "counter", "device", "launched", "name", "numbers", "read_after",
+        "workspaces",
+    )  # fmt: skip
 
     def __init__(self, name, device):
         self.name, self.device, self.launched = name, device, []
@@ -20,6 +23,7 @@ class Launcher:
         self.constants = []  # tensors of numbers, which calls of the same numbers share
         self.counter, self.read_after = None, 0  # what `read` has read, and behind how many launches
         self.counted, self.copies = {}, 0  # id of a part that `rows` made -> the whole; how many of them are copies
+        self.numbers = ()  # of an op `for_any_numbers`: where its numbers stand in the block, and their types
 
     @property
     def backend(self):

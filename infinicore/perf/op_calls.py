@@ -183,8 +183,8 @@ linalg_cond: d[s(128,8),s(128,8)]
 cdist: f[s(512,8),s(64,8)], f[s(512,8),s(64,8)]
 pdist: f[s(512,8),s(64,8)]
 seeded_dropout: f[n,n], 0.3, 7 = F.dropout(x0, 0.3) | random
-seeded_uniform: f[n,n], 0.0, 1.0, 7 = torch.rand_like(x0) | random float
-seeded_normal: f[n,n], 0.0, 1.0, 7 = torch.randn_like(x0) | random float
+seeded_uniform: f[n,n], 0.0, 1.0, 7 = x0.uniform_() | random float
+seeded_normal: f[n,n], 0.0, 1.0, 7 = x0.normal_() | random float
 triangular_solution: d[s(256,8),s(256,8)], f[s(256,8),s(64,8)], upper=False, \
 unitriangular=False = torch.linalg.solve_triangular(x0, x1, upper=False)
 linalg_lu_factor: d[s(256,8),s(256,8)]

@@ -50,7 +50,7 @@ def _made(name, shape, first, second, device, generator):
 
 def _fill(name, y, first, second, generator):
     """Have a kernel fill a tensor of float32."""
-    return FUNCTIONS[name](y, first, second, (generator or default_generator()).kernel_seed(), out=y)
+    return FUNCTIONS[name](y, first, second, (generator or default_generator()).kernel_seed())
 
 
 def _may_fill(x):
@@ -122,6 +122,14 @@ def multinomial(input, num_samples, replacement=False, *, generator=None):
     return f["topk"](x / wait, num_samples)[1]
 
 
+def _number(x, name, method):
+    """An argument of a method as a float."""
+    try:
+        return float(x + 0.0)
+    except (TypeError, OverflowError):
+        raise TypeError(f"`{name}` of `{method}` must be a number that a float64 holds, got {x!r}") from None
+
+
 class Draws:
     """Methods of `Tensor` that draw; they return it, and take a `generator`, by default that of `manual_seed`."""
 
@@ -129,9 +137,10 @@ class Draws:
 
     def normal_(self, mean=0.0, std=1.0, *, generator=None):
         """Set every element to a normal number; returns the tensor."""
+        kind = self._wide("normal_")
+        mean, std = _number(mean, "mean", "normal_"), _number(std, "std", "normal_")
         if not std >= 0:
             raise ValueError(f"`std` of `normal_` must be 0 or more, got {std}")
-        kind, mean, std = self._wide("normal_"), float(mean), float(std)
         if _may_fill(self):
             return _fill("seeded_normal", self, mean, std, generator)
         if made_by_kernels(self.dtype):
@@ -140,10 +149,10 @@ class Draws:
 
     def uniform_(self, low=0.0, high=1.0, *, generator=None):
         """Set every element to a uniform number from [low, high); returns the tensor."""
+        kind, largest = self._wide("uniform_"), finfo(self.dtype).max
+        low, high = _number(low, "low", "uniform_"), _number(high, "high", "uniform_")
         if not low <= high:
             raise ValueError(f"`low` {low} of `uniform_` must not be above `high` {high}")
-        kind, largest = self._wide("uniform_"), finfo(self.dtype).max
-        low, high = float(low), float(high)
         for bound, what in ((low, "`low`"), (high, "`high`"), (high - low, "the distance from `low` to `high`")):
             if not abs(bound) <= largest:
                 raise ValueError(f"{what} of `uniform_` is {bound}, but {self.dtype} goes up to {largest}")
@@ -197,12 +206,15 @@ class Draws:
 
     def bernoulli_(self, p=0.5, *, generator=None):
         """Set every element to 1 with the probability `p` (a number, or a tensor that broadcasts), else to 0."""
-        chance = p.detach().cpu().to(dtype="float64").numpy() if isinstance(p, TensorBase) else p
-        if not np.all((np.asarray(chance) >= 0) & (np.asarray(chance) <= 1)):
-            raise ValueError("`p` of `bernoulli_` must be from 0 to 1")
-        chance = from_numpy(np.asarray(chance, np.float64), device=self.device) if np.ndim(chance) else chance
-        drawn = uniforms(self.shape_, 0.0, 1.0, float32, self.device, generator)
-        return self.copy_((drawn < chance).to(self.dtype))
+        chance = p
+        if isinstance(p, (TensorBase, np.ndarray, list, tuple)):
+            values = np.asarray(p.detach().cpu().numpy() if isinstance(p, TensorBase) else p, np.float64)
+            low, high, chance = values.min(initial=1), values.max(initial=0), from_numpy(values, device=self.device)
+        else:
+            low = high = _number(p, "p", "bernoulli_")
+        if not 0 <= low <= high <= 1:
+            raise ValueError(f"`p` of `bernoulli_` must be from 0 to 1, got {low}{f' to {high}' * (low != high)}")
+        return self.copy_(uniforms(self.shape_, 0.0, 1.0, float32, self.device, generator) < chance)
 
     def random_(self, low=0, high=None, *, generator=None):
         """Set every element to an integer from [low, high); of one number, `random_(high)`, from [0, high).

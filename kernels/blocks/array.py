@@ -37,7 +37,7 @@ FREXP = Block("x mantissa exponent")
 DROPOUT = Block("x y | numel seed limit scale:f64")  # of 2^32 words, those below `limit` drop an element
 DROPOUT_GROUP = 64  # elements that take their words from 16 neighbouring blocks of Philox
 # `scale` times a number, and `shift`; uniform ones that would be `high` or more are `shift`
-DRAWS = Block("y | numel seed scale:f64 shift:f64 high:f64=0")
+DRAWS = Block("y | numel seed first:f64 second:f64")
 
 SILU_AND_MUL_BACKWARD = Block("g x dx | size g_stride x_stride")  # the size of a half, strides of rows
 

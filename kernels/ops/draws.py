@@ -21,14 +21,16 @@ def _uniform_ref(input, low, high, seed):
     return np.where(found >= np.float32(high), np.float32(low), found).reshape(input.shape)
 
 
-@op(dtypes=("float32",), ref=_uniform_ref, samples=_samples, gradient=None, step=True)
+@op(
+    dtypes=("float32",), ref=_uniform_ref, samples=_samples, outputs=(), gradient=None, step=True, for_any_numbers=True
+)
 def seeded_uniform(call, input, low, high, seed):
-    """Uniform numbers from [low, high), of which there are 2^24, in the shape of `input`, whose values do not matter.
+    """Fill `input`, which is contiguous, with uniform numbers from [low, high), of which there are 2^24; returns it.
 
     `seed` (an int, of which 64 bits count) and the position in row-major order decide: the words of Philox-4x32-10
-    (Salmon et al., SC 2011). The result may overwrite `input`.
+    (Salmon et al., SC 2011).
     """
-    return _drawn(call, input, seed, "uniform", scale=high - low, shift=low, high=high)
+    return _drawn(call, input, low, high, seed, "uniform")
 
 
 def _normal_ref(input, mean, std, seed):
@@ -40,19 +42,24 @@ def _normal_ref(input, mean, std, seed):
     return (found[: input.size] * std + mean).reshape(input.shape)
 
 
-@op(dtypes=("float32",), ref=_normal_ref, samples=_samples, gradient=None, step=True)
+@op(
+    dtypes=("float32",), ref=_normal_ref, samples=_samples, outputs=(), gradient=None, step=True, for_any_numbers=True
+)
 def seeded_normal(call, input, mean, std, seed):
-    """Normal numbers in the shape of `input`, whose values do not matter, up to 6.56 times `std` from `mean`.
+    """Fill `input`, which is contiguous, with normal numbers, up to 6.56 times `std` from `mean`; returns it.
 
     `seed` and the position decide, as those of `seeded_uniform`: pairs of words become pairs of numbers (Box and
-    Muller, "A note on the generation of random normal deviates", 1958). The result may overwrite `input`.
+    Muller, "A note on the generation of random normal deviates", 1958).
     """
-    return _drawn(call, input, seed, "normal", scale=std, shift=mean)
+    return _drawn(call, input, mean, std, seed, "normal")
 
 
-def _drawn(call, input, seed, kernel, **numbers):
+def _drawn(call, input, first, second, seed, kernel):
     check(call, input, "input")
-    y = call.out(input.shape_, input.dtype, overlap="same")
-    block = DRAWS(y=y, numel=y.numel_, seed=checked_seed(call, seed), **numbers)
-    call.launch(f"array.draws.{kernel}", {}, block, y.numel_, 1)
-    return y
+    if not input.contiguous_:
+        raise ValueError(f"`input` of `{call.op.name}` must be contiguous, got strides {input.strides_}: fill a copy")
+    input.storage.version += 1
+    block = DRAWS(y=input, numel=input.numel_, seed=checked_seed(call, seed), first=first, second=second)
+    call.numbers = (DRAWS.first, float), (DRAWS.second, float), (DRAWS.seed, int)
+    call.launch(f"array.draws.{kernel}", {}, block, input.numel_, 1)
+    return input

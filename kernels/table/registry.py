@@ -92,19 +92,20 @@ class Op:
     is what it does to the words of 16-bit floats (`Op.of_words`). `refuses` are dtypes that no operand may have, and
     `check(dtype, *inputs)` refuses numbers that it cannot compute with in an integer dtype.
     A `step` is what other ops are written with and nobody else needs: `f` has it, and the package has no name for it.
+    A call `for_any_numbers` that is known is known for other numbers, too, which stand in its block (`Call.numbers`).
     `known` has the calls that are a single launch, by layouts and options, `training` those under gradients.
     """
 
     def __init__(
         self, *, name, family, function, dtypes, ref=None, domain=(-4.0, 4.0), samples=None, tolerance=None,
         result="same", divisor=None, exact=False, outputs=("out",), fields=(), gradient="rule", grad_samples=None,
-        amp="as_is", refuses=(), check=None, step=False,
+        amp="as_is", refuses=(), check=None, step=False, for_any_numbers=False,
     ):  # fmt: skip
         self.name, self.family, self.function, self.dtypes, self.ref = name, family, function, dtypes, ref
         self.domain, self.samples, self.tolerance, self.grad_samples = domain, samples, tolerance or {}, grad_samples
         self.result, self.divisor, self.exact, self.outputs, self.fields = result, divisor, exact, outputs, fields
         self.gradient, self.amp, self.refuses, self.check, self.words = gradient, amp, refuses, check, None
-        self.step = step
+        self.step, self.for_any_numbers = step, for_any_numbers
         self.gradients, self.forms, self.numbers, self.kind_forms = {}, {}, {}, {}
         self.known, self.training = {}, {}
 
@@ -274,6 +275,7 @@ def op(
     grad_samples=None,
     amp="as_is",
     step=False,
+    for_any_numbers=False,
 ):
     """Declare an op by its paragraph: `function(call, *inputs, **options)`."""
     return declare(
@@ -288,4 +290,5 @@ def op(
         grad_samples=grad_samples,
         amp=amp,
         step=step,
+        for_any_numbers=for_any_numbers,
     )

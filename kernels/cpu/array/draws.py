@@ -47,10 +47,10 @@ def _filling(numbers):
 
 @jit.inline
 def one_uniform(word, args):
-    """Numbers from [shift, high): `shift` where rounding would make them `high`."""
-    low = F32(bitcast(load(args, DRAWS.shift), F64))
-    found = draws.placed(draws.uniform(word), F32(bitcast(load(args, DRAWS.scale), F64)), low)
-    return select(found >= F32(bitcast(load(args, DRAWS.high), F64)), low, found)
+    """Numbers from [first, second): `first` where rounding would make them `second`."""
+    low, high = bitcast(load(args, DRAWS.first), F64), bitcast(load(args, DRAWS.second), F64)
+    found = draws.placed(draws.uniform(word), F32(high - low), F32(low))
+    return select(found >= F32(high), F32(low), found)
 
 
 @jit.inline
@@ -61,9 +61,9 @@ def uniforms(words, args):
 
 @jit.inline
 def two_normals(one, other, args):
-    scale, shift = F32(bitcast(load(args, DRAWS.scale), F64)), F32(bitcast(load(args, DRAWS.shift), F64))
-    first, second = draws.normals(one, other)
-    return draws.placed(first, scale, shift), draws.placed(second, scale, shift)
+    mean, std = F32(bitcast(load(args, DRAWS.first), F64)), F32(bitcast(load(args, DRAWS.second), F64))
+    a, b = draws.normals(one, other)
+    return draws.placed(a, std, mean), draws.placed(b, std, mean)
 
 
 @jit.inline
