@@ -148,4 +148,6 @@ def gpu():
 
 def usable(value):
     """The device that `value` names (None: the current one), if tensors can live there."""
-    return _thread.device if value is None else Device(value).backend.device
+    if value is None:
+        return _thread.device
+    return (value if type(value) is Device else Device(value)).backend.device

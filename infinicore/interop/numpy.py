@@ -56,8 +56,8 @@ def from_numpy(array, *, dtype=None, device=None):
     wanted = own if dtype is None else to_dtype(dtype)
     array = array.astype(own.numpy, copy=False)  # the machine's byte order
     size = own.itemsize
-    shareable = array.flags.aligned and array.flags.writeable and all(s % size == 0 for s in array.strides)
-    if not shareable:
+    flags = array.flags
+    if not (flags.carray or (flags.aligned and flags.writeable and all([s % size == 0 for s in array.strides]))):
         array = np.array(array, order="C")
     if array.size == 0:
         return dispatch.empty(array.shape, wanted, None, place)

@@ -56,18 +56,27 @@ def into_out(function):
     return made
 
 
+def _sizes(sizes, size):
+    """The shape that is given as ints, or as one sequence of them, or by the name `size`."""
+    if size is not None and sizes:
+        raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
+    return _shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
+
+
+def _new(shape, out, dtype, device):
+    """An uninitialised tensor, row-major; or `out` itself."""
+    if out is not None:
+        return _given(out, shape, dtype, device)
+    return dispatch.empty(shape, get_default_dtype() if dtype is None else to_dtype(dtype), None, usable(device))
+
+
 @makes_leaf
 def empty(*sizes, size=None, out=None, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of a shape: ints, or one sequence of them, also by the name `size`; or `out` itself."""
-    if size is not None and sizes:
-        raise TypeError(f"the sizes {sizes} and `size` {size} are the same argument: leave one out")
-    shape = _shape(size if size is not None else sizes[0] if len(sizes) == 1 else sizes)
-    if out is not None:
-        return _given(out, shape, dtype, device)
-    order = None if memory_format is contiguous_format else order_of(memory_format, len(shape))
-    if order is not None:
-        return empty_permuted(shape, order, dtype=dtype, device=device)
-    return dispatch.empty(shape, get_default_dtype() if dtype is None else to_dtype(dtype), None, usable(device))
+    shape, order = _sizes(sizes, size), None
+    if memory_format is not contiguous_format and out is None:
+        order = order_of(memory_format, len(shape))
+    return _new(shape, out, dtype, device) if order is None else _permuted(shape, order, dtype, device)
 
 
 def strided_empty(size, strides, *, dtype=None, device=None, pin_memory=False):
@@ -93,7 +102,11 @@ def empty_permuted(size, physical_layout, *, dtype=None, device=None):
     shape, order = _shape(size), tuple(physical_layout)
     if sorted(order) != list(range(len(shape))):
         raise ValueError(f"`physical_layout` must be a permutation of {len(shape)} dims, got {order}")
-    t = empty([shape[d] for d in order], dtype=dtype, device=device)
+    return _permuted(shape, order, dtype, device)
+
+
+def _permuted(shape, order, dtype, device):
+    t = _new(tuple([shape[d] for d in order]), None, dtype, device)
     return t.permute(sorted(range(len(order)), key=order.__getitem__))
 
 
@@ -115,41 +128,48 @@ def full(size, fill_value, *, out=None, dtype=None, device=None):
 @makes_leaf
 def zeros(*sizes, size=None, out=None, dtype=None, device=None):
     """A tensor of zeros, by the arguments of `empty`."""
-    return empty(*sizes, size=size, out=out, dtype=dtype, device=device).zero_()
+    return _new(_sizes(sizes, size), out, dtype, device).zero_()
 
 
 @makes_leaf
 def ones(*sizes, size=None, out=None, dtype=None, device=None):
     """A tensor of ones, by the arguments of `empty`."""
-    return empty(*sizes, size=size, out=out, dtype=dtype, device=device).fill_(1)
+    return _new(_sizes(sizes, size), out, dtype, device).fill_(1)
+
+
+def _like(input, dtype, device, memory_format):
+    if device is None and input.device.backend.of_samples:
+        return input.new_empty(input.shape_, dtype=dtype)
+    wanted = input.dtype if dtype is None else to_dtype(dtype)
+    place = input.device if device is None else usable(device)
+    if memory_format is contiguous_format:
+        return dispatch.empty(input.shape_, wanted, None, place)
+    order = order_like(input) if memory_format is preserve_format else order_of(memory_format, input.ndim)
+    return _new(input.shape_, None, wanted, place) if order is None else _permuted(input.shape_, order, wanted, place)
 
 
 @makes_leaf
 def empty_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """An uninitialised tensor of the shape and dtype of `input`."""
-    if device is None and input.device.backend.of_samples:
-        return input.new_empty(input.shape_, dtype=dtype)
-    options = {"dtype": dtype or input.dtype, "device": device or input.device}
-    order = order_like(input) if memory_format is preserve_format else order_of(memory_format, input.ndim)
-    return empty(input.shape_, **options) if order is None else empty_permuted(input.shape_, order, **options)
+    return _like(input, dtype, device, memory_format)
 
 
 @makes_leaf
 def zeros_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """Zeros of the shape and dtype of `input`."""
-    return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).zero_()
+    return _like(input, dtype, device, memory_format).zero_()
 
 
 @makes_leaf
 def ones_like(input, *, dtype=None, device=None, memory_format=contiguous_format):
     """Ones of the shape and dtype of `input`."""
-    return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).fill_(1)
+    return _like(input, dtype, device, memory_format).fill_(1)
 
 
 @makes_leaf
 def full_like(input, fill_value, *, dtype=None, device=None, memory_format=contiguous_format):
     """One value in the shape and dtype of `input`."""
-    return empty_like(input, dtype=dtype, device=device, memory_format=memory_format).fill_(fill_value)
+    return _like(input, dtype, device, memory_format).fill_(fill_value)
 
 
 def _number(value, name):
@@ -187,7 +207,10 @@ def arange(start, end=None, step=1, *, dtype=None, device=None):
     count = -((start - end) // step) if whole or wanted is int64 else math.ceil((end - start) / step)
     if wanted.kind in "iu":
         start, step = int(start), int(step)
-    return from_numpy(start + step * np.arange(count), dtype=wanted, device=usable(device))
+    values = np.arange(count)
+    if start != 0 or step != 1:
+        values = start + step * values
+    return from_numpy(values, dtype=wanted, device=usable(device))
 
 
 @makes_leaf
