@@ -21,9 +21,7 @@ def _uniform_ref(input, low, high, seed):
     return np.where(found >= np.float32(high), np.float32(low), found).reshape(input.shape)
 
 
-@op(
-    dtypes=("float32",), ref=_uniform_ref, samples=_samples, outputs=(), gradient=None, step=True, for_any_numbers=True
-)
+@op(dtypes=("float32",), ref=_uniform_ref, samples=_samples, outputs=(), gradient=None, step=True, for_any_numbers=True)
 def seeded_uniform(call, input, low, high, seed):
     """Fill `input`, which is contiguous, with uniform numbers from [low, high), of which there are 2^24; returns it.
 
@@ -42,9 +40,7 @@ def _normal_ref(input, mean, std, seed):
     return (found[: input.size] * std + mean).reshape(input.shape)
 
 
-@op(
-    dtypes=("float32",), ref=_normal_ref, samples=_samples, outputs=(), gradient=None, step=True, for_any_numbers=True
-)
+@op(dtypes=("float32",), ref=_normal_ref, samples=_samples, outputs=(), gradient=None, step=True, for_any_numbers=True)
 def seeded_normal(call, input, mean, std, seed):
     """Fill `input`, which is contiguous, with normal numbers, up to 6.56 times `std` from `mean`; returns it.
 
