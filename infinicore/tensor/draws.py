@@ -213,7 +213,7 @@ class Draws:
         else:
             low = high = _number(p, "p", "bernoulli_")
         if not 0 <= low <= high <= 1:
-            raise ValueError(f"`p` of `bernoulli_` must be from 0 to 1, got {low}{f' to {high}' * (low != high)}")
+            raise ValueError(f"`p` of `bernoulli_` must be from 0 to 1, got {low} to {high}")
         return self.copy_(uniforms(self.shape_, 0.0, 1.0, float32, self.device, generator) < chance)
 
     def random_(self, low=0, high=None, *, generator=None):

@@ -5,7 +5,7 @@ import pytest
 from infinicore.kernels import OPS
 
 import infinicore as ic
-from infinicore import autograd, core
+from infinicore import autograd, core, dispatch
 
 compiled = pytest.mark.skipif(not core.compiled(), reason="the core in Python knows no calls")
 
@@ -137,3 +137,53 @@ def test_a_full_table_starts_afresh(rng, monkeypatch):
     if len(table) > 4000:  # the product itself remembered these layouts from another test
         ic.matmul(a, ic.from_numpy(array(rng, 4, 1237)))
     assert len(table) < 10
+
+
+@compiled
+def test_draws_are_known_for_any_numbers(monkeypatch):
+    draw = dispatch.functions.FUNCTIONS["seeded_normal"]
+    cases = [(0.5, 2.0, 7), (-1e9, 0.0, 2**62 + 1), (0.0, 1.0, -3), (float("inf"), 1.0, 0)]
+    mixed = [(0, 1, 7), (0.0, 1, 7), (0.5, 2.0, 2**63 + 5)]  # other types, and a seed of 64 bits, go the long way
+    expected = [draw(ic.empty(130, dtype=ic.float32), *numbers).numpy() for numbers in cases + mixed]
+    for numbers, values in zip(mixed, expected[len(cases) :]):
+        for _ in range(3):
+            np.testing.assert_array_equal(draw(ic.empty(130, dtype=ic.float32), *numbers).numpy(), values)
+    x = ic.empty(130, dtype=ic.float32)
+    monkeypatch.setattr("infinicore.dispatch.Call.__init__", None)
+    for numbers, values in zip(cases, expected):
+        version = x.storage.version
+        assert draw(x, *numbers) is x and x.storage.version == version + 1
+        np.testing.assert_array_equal(x.numpy(), values)
+    ic.manual_seed(3)
+    first = ic.randn(130).tolist()
+    ic.manual_seed(3)
+    assert x.normal_().tolist() == first
+
+
+@compiled
+@pytest.mark.parametrize("target", ["float64", "bfloat16", "int32", "bool"])
+def test_casts_into_a_tensor_are_known(target, rng, monkeypatch):
+    rows, x = ic.empty(3, 40, dtype=getattr(ic, target)), ic.from_numpy(array(rng, 40) * 3)
+    for _ in range(2):
+        rows.copy_(x)
+    x.mul_(-1.5)
+    monkeypatch.setattr("infinicore.dispatch.launcher.Launcher.__init__", None)
+    version = rows.storage.version
+    rows.copy_(x)
+    assert rows.storage.version > version
+    expected = x.numpy().astype(rows.dtype.numpy)
+    assert (rows.numpy() == expected).all()
+    halves = ic.empty(40, dtype=ic.float64)[:20], x[20:]  # another layout, and parts of tensors
+    monkeypatch.undo()
+    for _ in range(3):
+        halves[0].copy_(halves[1])
+    assert (halves[0].numpy() == x.numpy()[20:]).all()
+
+
+def test_backward_sees_a_known_draw():
+    x, w = ic.ones(8, dtype=ic.float32), ic.ones(8).requires_grad_()
+    for _ in range(3):
+        y = (w * x).sum()
+        x.normal_()
+        with pytest.raises(ValueError, match="in place"):
+            y.backward()

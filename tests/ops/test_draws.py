@@ -128,6 +128,27 @@ def test_generators_and_seeds():
         seeded("seeded_normal", 3, 0.0, 1.0, 1.0)
     with pytest.raises(TypeError, match=r"`input`.*float64"):
         FUNCTIONS["seeded_uniform"](ic.empty(3, dtype=ic.float64), 0.0, 1.0, 1)
+    with pytest.raises(ValueError, match=r"`input`.*contiguous"):
+        FUNCTIONS["seeded_uniform"](ic.empty(3, 5).T, 0.0, 1.0, 1)
+
+
+def test_wrong_arguments_are_named():
+    x = ic.empty(3)
+    for call, name in (
+        (lambda: x.normal_("a"), "mean"),
+        (lambda: x.normal_(0.0, None), "std"),
+        (lambda: x.uniform_(0.0, [1.0]), "high"),
+        (lambda: x.bernoulli_("p"), "p"),
+    ):
+        with pytest.raises(TypeError, match=f"`{name}` of .* must be a number"):
+            call()
+    for p in (1.5, -0.1, float("nan"), [0.2, 0.4, 1.1], ic.full((3,), -1.0), np.array([0.0, np.nan, 1.0])):
+        with pytest.raises(ValueError, match=r"`p` of `bernoulli_` must be from 0 to 1, got"):
+            x.bernoulli_(p)
+    assert x.bernoulli_(1).tolist() == [1, 1, 1]
+    assert x.bernoulli_(ic.tensor([0.0, 1.0, 0.0])).tolist() == [0, 1, 0]
+    assert x.bernoulli_([1.0, 0.0, 1.0]).tolist() == [1, 0, 1]
+    assert ic.zeros(3, dtype=ic.int64).bernoulli_(1.0).tolist() == [1, 1, 1]
 
 
 def test_chances():
