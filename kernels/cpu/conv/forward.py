@@ -204,6 +204,37 @@ def store_tile(y, strides, tile, across, start, stop, grid, rows, bias, has_bias
 
 
 @jit.inline
+def place_of(args, unit):
+    """Where a unit lies: (number of its block of rows among those of all images, image, group, first row)."""
+    blocks, groups = load(args, PRODUCT.blocks), load(args, PRODUCT.groups)
+    place = unit // load(args, PRODUCT.shares)
+    image = place // blocks
+    return place, image // groups, image % groups, place % blocks * load(args, PRODUCT.block_rows)
+
+
+@jit.inline
+def bring_image(args, buffer, n, group, row, channels, pair, T):
+    """Copy what a block of rows reads of an image, with its margins."""
+    x_at = n * load(args, PRODUCT.x_image) + group * load(args, PRODUCT.c) * load(args, PRODUCT.x_channel)
+    pad_image(args, PRODUCT.table, buffer, ptr(load(args, PRODUCT.x), T) + x_at, row, channels, pair)
+
+
+@jit.inline
+def phase_of(args, at, n, channel, row, T):
+    """What a block of rows has of a phase of the results, whose numbers begin at `at`: (taps, where the results of a
+    channel begin, how many places of the padded image they stand for, the grid of these for `store_tile`).
+    """
+    pitch, y_row, width = load(args, PRODUCT.pitch), load(args, PRODUCT.y_row), load(args, at + 2)
+    num_rows = min(load(args, PRODUCT.block_rows), load(args, at + 1) - row)
+    y_at = n * load(args, PRODUCT.y_image) + channel * load(args, PRODUCT.y_channel) + row * y_row + load(args, at + 3)
+    end = (num_rows - 1) * pitch + width if num_rows > 0 else 0
+    grid = pitch, width
+    if width == pitch and y_row == width * load(args, PRODUCT.y_column):
+        grid = end, end
+    return load(args, at), ptr(load(args, PRODUCT.y), T) + y_at, end, grid
+
+
+@jit.inline
 def correlate(args, lo, hi, thread, T, R, V):
     """Units [lo, hi): y[n, m] = bias[m] + sum over c and taps of weight[m, c, tap] x[n, c] moved by the tap.
 
@@ -211,9 +242,8 @@ def correlate(args, lo, hi, thread, T, R, V):
     one another.
     """
     tile = sum_ptr(stack(TILE_BYTES), T)
-    M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
-    blocks, shares = load(args, PRODUCT.blocks), load(args, PRODUCT.shares)
-    pitch, taps, per_group = load(args, PRODUCT.pitch), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
+    M, C, shares = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.shares)
+    taps, per_group = load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
     scratch = load(args, PRODUCT.scratch) + thread * load(args, PRODUCT.thread_bytes)
     buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
     across, pair = V * lanes(T), depth(T)
@@ -223,14 +253,9 @@ def correlate(args, lo, hi, thread, T, R, V):
     strides = load(args, PRODUCT.y_channel), load(args, PRODUCT.y_row), load(args, PRODUCT.y_column)
     packed = types.int64(-1)
     for unit in range(lo, hi):
-        place = unit // shares
-        image, block = place // blocks, place % blocks
-        n, group = image // groups, image % groups
-        row = block * load(args, PRODUCT.block_rows)
+        place, n, group, row = place_of(args, unit)
         if place != packed:
-            x_at = n * load(args, PRODUCT.x_image) + group * C * load(args, PRODUCT.x_channel)
-            x = ptr(load(args, PRODUCT.x), T) + x_at
-            pad_image(args, PRODUCT.table, buffer, x, row, channels, pair)
+            bring_image(args, buffer, n, group, row, channels, pair, T)
             packed = place
         first = unit % shares * load(args, PRODUCT.unit_panels)
         panels = panel_ptr(load(args, PRODUCT.panels), T) + (group * per_group + first) * channels * taps * R
@@ -238,16 +263,8 @@ def correlate(args, lo, hi, thread, T, R, V):
         for panel in range(first, min(per_group, first + load(args, PRODUCT.unit_panels))):
             begin = 0
             for phase in range(load(args, PRODUCT.results)):
-                at = results + 4 * phase
-                own, num_rows, width = load(args, at), load(args, at + 1) - row, load(args, at + 2)
-                num_rows = min(load(args, PRODUCT.block_rows), num_rows)
-                y_at = n * load(args, PRODUCT.y_image) + (group * M + panel * R) * strides[0]
-                y = ptr(load(args, PRODUCT.y), T) + (y_at + row * strides[1] + load(args, at + 3))
-                end = (num_rows - 1) * pitch + width
-                grid = pitch, width
-                if width == pitch and strides[1] == width * strides[2]:
-                    grid = end, end
-                for q in range(0, end if num_rows > 0 else 0, across):
+                own, y, end, grid = phase_of(args, results + 4 * phase, n, group * M + panel * R, row, T)
+                for q in range(0, end, across):
                     offset_product(panels, buffer + q, offsets + begin, tile, channels * own, T, R, V)
                     valid = min(R, M - panel * R)
                     stop = min(end, q + across)
@@ -299,8 +316,7 @@ def correlate_lanes(args, lo, hi, thread, T, R, V):
     channels, 14 x 14, one core of Emerald Rapids: 121 GFLOP/s, and 168 so).
     """
     tile, turned = sum_ptr(stack(TILE_BYTES), T), sum_ptr(stack(TILE_BYTES), T)
-    M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
-    blocks, shares = load(args, PRODUCT.blocks), load(args, PRODUCT.shares)
+    M, C, shares = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.shares)
     pitch, taps, per_group = load(args, PRODUCT.pitch), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
     scratch = load(args, PRODUCT.scratch) + thread * load(args, PRODUCT.thread_bytes)
     buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
@@ -312,14 +328,9 @@ def correlate_lanes(args, lo, hi, thread, T, R, V):
     turned_width = (R + count - 1) // count * count
     packed = types.int64(-1)
     for unit in range(lo, hi):
-        place = unit // shares
-        image, block = place // blocks, place % blocks
-        n, group = image // groups, image % groups
-        row = block * load(args, PRODUCT.block_rows)
+        place, n, group, row = place_of(args, unit)
         if place != packed:
-            x_at = n * load(args, PRODUCT.x_image) + group * C * load(args, PRODUCT.x_channel)
-            x = ptr(load(args, PRODUCT.x), T) + x_at
-            pad_image(args, PRODUCT.table, buffer, x, row, channels, pair)
+            bring_image(args, buffer, n, group, row, channels, pair, T)
             packed = place
         first = unit % shares * load(args, PRODUCT.unit_panels)
         bias, has_bias, begin = ptr(load(args, PRODUCT.bias), T) + group * M, load(args, PRODUCT.bias) != 0, 0

@@ -40,10 +40,31 @@ def source_ptr(address, T):
 
 
 @jit.inline
+def share_of(args, unit):
+    """What a unit of sums is about: (part of the images, group, first channel of the gradient, how many)."""
+    share, rest = unit % load(args, SUMS.shares), unit // load(args, SUMS.shares)
+    first, groups = share * load(args, SUMS.unit_channels), load(args, SUMS.groups)
+    return rest // groups, rest % groups, first, min(load(args, SUMS.unit_channels), load(args, SUMS.m) - first)
+
+
+@jit.inline
+def bring_image_to(args, scratch, i, place, group, T):
+    """Copy what a block of rows, `place` among those of all images, reads of a group of an image, with its margins, as
+    the i-th into the scratch: (image, first row, where it lies).
+    """
+    blocks, C = load(args, SUMS.blocks), load(args, SUMS.c)
+    n, row = place // blocks, place % blocks * load(args, SUMS.block_rows)
+    x_at = n * load(args, SUMS.x_image) + group * C * load(args, SUMS.x_channel)
+    buffer = image_ptr(scratch + i * load(args, SUMS.image_bytes), T)
+    pad_image(args, SUMS.table, buffer, source_ptr(load(args, SUMS.x), T) + x_at, row, C, 1)
+    return n, row, buffer
+
+
+@jit.inline
 def weight_sums(args, lo, hi, thread, T, R, V):
     """Units [lo, hi): the sums of a part of the images for some channels of a group."""
     M, C, groups = load(args, SUMS.m), load(args, SUMS.c), load(args, SUMS.groups)
-    blocks, block_rows, shares = load(args, SUMS.blocks), load(args, SUMS.block_rows), load(args, SUMS.shares)
+    blocks, block_rows = load(args, SUMS.blocks), load(args, SUMS.block_rows)
     pitch, k_total, width = load(args, SUMS.pitch), load(args, SUMS.patch), load(args, SUMS.columns)
     parts, places = load(args, SUMS.parts), load(args, SUMS.images) * blocks
     OH, OW = load(args, SUMS.g_h), load(args, SUMS.g_w)
@@ -57,10 +78,7 @@ def weight_sums(args, lo, hi, thread, T, R, V):
     steps = (OW + pair - 1) // pair
     block_size = load(args, SUMS.unit_channels) * block_rows * steps + SLACK
     for unit in range(lo, hi):
-        share, rest = unit % shares, unit // shares
-        part, group = rest // groups, rest % groups
-        first = share * load(args, SUMS.unit_channels)
-        count = min(load(args, SUMS.unit_channels), M - first)
+        part, group, first, count = share_of(args, unit)
         panels = (count + across - 1) // across
         sums = sum_ptr(load(args, SUMS.sums), T) + ((part * groups + group) * rows_of_k * width + first)
         for k in range(rows_of_k):
@@ -69,11 +87,7 @@ def weight_sums(args, lo, hi, thread, T, R, V):
         for begin in range(part * places // parts, stop, load(args, SUMS.together)):
             together = min(load(args, SUMS.together), stop - begin)
             for i in range(together):
-                n, row = (begin + i) // blocks, (begin + i) % blocks * block_rows
-                x_at = n * load(args, SUMS.x_image) + group * C * load(args, SUMS.x_channel)
-                x = source_ptr(load(args, SUMS.x), T) + x_at
-                buffer = image_ptr(scratch + i * load(args, SUMS.image_bytes), T)
-                pad_image(args, SUMS.table, buffer, x, row, C, 1)
+                n, row, buffer = bring_image_to(args, scratch, i, begin + i, group, T)
                 fill_row(buffer + C * load(args, SUMS.channel), BEHIND, 0)
                 g = ptr(load(args, SUMS.g), T) + (n * g_image + (group * M + first) * g_channel + row * OW)
                 pack_places(packed + i * block_size, g, count, min(block_rows, OH - row), OW, g_channel, across, T)
@@ -100,8 +114,7 @@ def weight_dots(args, lo, hi, thread, T, R):
     parts, places = load(args, SUMS.parts), load(args, SUMS.images) * blocks
     OH, OW, k_total = load(args, SUMS.g_h), load(args, SUMS.g_w), load(args, SUMS.patch)
     scratch = load(args, SUMS.scratch) + thread * load(args, SUMS.thread_bytes)
-    offsets, buffer = ptr(scratch + load(args, SUMS.offsets), INT64), image_ptr(scratch, T)
-    size = 8 if itemsize(T) == 8 else 4
+    offsets, size = ptr(scratch + load(args, SUMS.offsets), INT64), 8 if itemsize(T) == 8 else 4
     pitch, rows_of_k = load(args, SUMS.pitch) * size, (k_total + R - 1) // R * R
     patch_offsets(args, offsets, C, k_total, rows_of_k, size)
     for unit in range(lo, hi):
@@ -109,9 +122,7 @@ def weight_dots(args, lo, hi, thread, T, R):
         sums = sum_ptr(load(args, SUMS.sums), T) + unit * M * rows_of_k
         fill_row(sums, M * rows_of_k, 0)
         for place in range(part * places // parts, (part + 1) * places // parts):
-            n, row = place // blocks, place % blocks * block_rows
-            x_at = n * load(args, SUMS.x_image) + group * C * load(args, SUMS.x_channel)
-            pad_image(args, SUMS.table, buffer, source_ptr(load(args, SUMS.x), T) + x_at, row, C, 1)
+            n, row, buffer = bring_image_to(args, scratch, 0, place, group, T)
             num_rows = min(block_rows, OH - row)
             for m in range(M):
                 g_at = n * load(args, SUMS.g_image) + (group * M + m) * load(args, SUMS.g_channel) + row * OW

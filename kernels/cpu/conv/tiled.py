@@ -21,8 +21,8 @@ from ...lang.simd import address, fill, load, ptr, reduce_max, select, stack, st
 from ...lang.tile_registers import HALF, ROW, begin, release, tile_sums, tile_sums_at
 from ..gemm.microkernel import panel_ptr, sum_ptr
 from ..gemm.pack import load_unit, pack_panels
-from .forward import INT64, TILE_BYTES, U16, pad_image, store_tile
-from .grad import image_ptr, source_ptr
+from .forward import INT64, TILE_BYTES, U16, bring_image, phase_of, place_of, store_tile
+from .grad import bring_image_to, image_ptr, share_of
 from .sizes import SLACK, SLACK_COLUMNS, TILED_CHANNELS, TILED_PLACES, tiled_steps
 
 PAIRS = TILED_CHANNELS // 2  # rows of a tile of the image
@@ -70,9 +70,8 @@ def pack_weight(args, lo, hi, T):
 def correlate(args, lo, hi, thread, T):
     """Units [lo, hi), as `forward.correlate`, in panels of 32 channels of results by 32 places of the grid."""
     tile = sum_ptr(stack(TILE_BYTES), T)
-    M, C, groups = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.groups)
-    blocks, shares, channel = load(args, PRODUCT.blocks), load(args, PRODUCT.shares), load(args, PRODUCT.channel)
-    pitch, taps, per_group = load(args, PRODUCT.pitch), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
+    M, C, shares = load(args, PRODUCT.m), load(args, PRODUCT.c), load(args, PRODUCT.shares)
+    channel, taps, per_group = load(args, PRODUCT.channel), load(args, PRODUCT.taps), load(args, PRODUCT.group_panels)
     scratch = load(args, PRODUCT.scratch) + thread * load(args, PRODUCT.thread_bytes)
     buffer, offsets = panel_ptr(scratch, T), ptr(scratch + load(args, PRODUCT.offsets), INT64)
     pairs, steps = (C + 1) // 2, (C + TILED_CHANNELS - 1) // TILED_CHANNELS
@@ -86,13 +85,9 @@ def correlate(args, lo, hi, thread, T):
     has_bias, packed = load(args, PRODUCT.bias) != 0, types.int64(-1)
     begin()
     for unit in range(lo, hi):
-        place = unit // shares
-        image, block = place // blocks, place % blocks
-        n, group = image // groups, image % groups
-        row = block * load(args, PRODUCT.block_rows)
+        place, n, group, row = place_of(args, unit)
         if place != packed:
-            x_at = n * load(args, PRODUCT.x_image) + group * C * load(args, PRODUCT.x_channel)
-            pad_image(args, PRODUCT.table, buffer, ptr(load(args, PRODUCT.x), T) + x_at, row, pairs, 2)
+            bring_image(args, buffer, n, group, row, pairs, 2, T)
             fill_row(buffer + pairs * channel, (steps * PAIRS - pairs) * channel + SLACK_COLUMNS, 0)
             packed = place
         first = unit % shares * load(args, PRODUCT.unit_panels)
@@ -101,16 +96,9 @@ def correlate(args, lo, hi, thread, T):
             w, valid = panel_ptr(load(args, PRODUCT.panels), T), min(ACROSS, M - panel * ACROSS)
             w, offset = w + (group * per_group + panel) * steps * taps * STEP, offsets
             for phase in range(load(args, PRODUCT.results)):
-                at = results + 4 * phase
-                own, num_rows, width = load(args, at) * steps, load(args, at + 1) - row, load(args, at + 2)
-                num_rows = min(load(args, PRODUCT.block_rows), num_rows)
-                y_at = n * load(args, PRODUCT.y_image) + (group * M + panel * ACROSS) * strides[0]
-                y = ptr(load(args, PRODUCT.y), T) + (y_at + row * strides[1] + load(args, at + 3))
-                end = (num_rows - 1) * pitch + width
-                grid = pitch, width
-                if width == pitch and strides[1] == width * strides[2]:
-                    grid = end, end
-                for q in range(0, end if num_rows > 0 else 0, ACROSS):
+                taps_of, y, end, grid = phase_of(args, results + 4 * phase, n, group * M + panel * ACROSS, row, T)
+                own = taps_of * steps
+                for q in range(0, end, ACROSS):
                     if valid > HALF:
                         tile_sums_at(T, w, buffer + q, 4 * channel, offset, tile, 4 * ACROSS, own, 2, 2)
                     else:
@@ -126,7 +114,7 @@ def correlate(args, lo, hi, thread, T):
 def weight_sums(args, lo, hi, thread, T):
     """Units [lo, hi), as `grad.weight_sums`; a part's sums are [channels, whole blocks of them, taps, columns]."""
     M, C, groups = load(args, SUMS.m), load(args, SUMS.c), load(args, SUMS.groups)
-    blocks, block_rows, shares = load(args, SUMS.blocks), load(args, SUMS.block_rows), load(args, SUMS.shares)
+    blocks, block_rows = load(args, SUMS.blocks), load(args, SUMS.block_rows)
     pitch, channel, width = load(args, SUMS.pitch), load(args, SUMS.channel), load(args, SUMS.columns)
     parts, places = load(args, SUMS.parts), load(args, SUMS.images) * blocks
     OH, OW = load(args, SUMS.g_h), load(args, SUMS.g_w)
@@ -143,10 +131,7 @@ def weight_sums(args, lo, hi, thread, T):
     plain = ends + block_rows * TILED_CHANNELS * TILED_PLACES  # whether images that are packed together are finite
     begin()
     for unit in range(lo, hi):
-        share, other = unit % shares, unit // shares
-        part, group = other // groups, other % groups
-        first = share * load(args, SUMS.unit_channels)
-        count = min(load(args, SUMS.unit_channels), M - first)
+        part, group, first, count = share_of(args, unit)
         panels = (count + ACROSS - 1) // ACROSS
         sums = sum_ptr(load(args, SUMS.sums), T) + ((part * groups + group) * all_channels * taps * width + first)
         for k in range(all_channels * taps):
@@ -155,10 +140,7 @@ def weight_sums(args, lo, hi, thread, T):
         for start in range(part * places // parts, stop, load(args, SUMS.together)):
             together = min(load(args, SUMS.together), stop - start)
             for i in range(together):
-                n, row = (start + i) // blocks, (start + i) % blocks * block_rows
-                x_at = n * load(args, SUMS.x_image) + group * C * load(args, SUMS.x_channel)
-                buffer = image_ptr(scratch + i * load(args, SUMS.image_bytes), T)
-                pad_image(args, SUMS.table, buffer, source_ptr(load(args, SUMS.x), T) + x_at, row, C, 1)
+                n, row, buffer = bring_image_to(args, scratch, i, start + i, group, T)
                 fill_row(buffer + C * channel, (all_channels - C) * channel + SLACK_COLUMNS, 0)
                 g = ptr(load(args, SUMS.g), T) + (n * g_image + (group * M + first) * g_channel + row * OW)
                 block = packed + i * block_size
