@@ -62,51 +62,6 @@ def score_tiles(keys, key_stride, queries, width, words, scale, scores, count):
 
 
 @by_type
-def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
-    """sums[r, :] = decay[r] * sums[r, :] + sum over keys k < count of weights[k, r] * values[k, :] for r < width.
-
-    `pair` is how many keys a word holds. Words of weights and values up to the next multiple of 16 may be zeroed.
-    """
-    kind, word = KINDS.get(values.dtype), values.dtype
-    if kind is None:
-
-        def by_vectors(weights, width, values, value_stride, count, pair, decay, sums):
-            steps = (count + pair - 1) // pair
-            for i in range(0, value_stride, PANEL):
-                for c in range(0, width, ROWS):
-                    value_tile(
-                        weights + c, 1, width, values + i, value_stride, steps, None, decay + c,
-                        sums + (c * value_stride + i), value_stride, ROWS, VECTORS,
-                    )  # fmt: skip
-
-        return by_vectors
-
-    def by_tiles(weights, width, values, value_stride, count, pair, decay, sums):
-        steps = (count + 2 * PAIRS - 1) // (2 * PAIRS)
-        deep, none, turned = PAIRS * steps, (I64(0), I64(0)), ptr(stack(TURNED_BYTES), word)
-        for q in range((count + 1) // 2, deep):
-            clear(weights + q * width, width)
-            clear(values + q * value_stride, value_stride)
-        for c in range(0, width, HALF):
-            for q in range(0, deep, PAIRS):
-                transpose_tile(turned + (c * deep + q), deep, weights + (q * width + c), width, LANES)
-        for r in range(width):
-            kept = load(decay, r)
-            if kept != 1.0:
-                for i in range(0, value_stride, LANES):
-                    at = r * value_stride + i
-                    vstore(sums, at, vload(sums, at, LANES) * kept)
-        a_strides, b_strides = (4 * deep, 4 * HALF * deep, I64(ROW)), (4 * value_stride, 4 * PAIRS * value_stride)
-        for c in range(0, width, 2 * HALF):
-            a = address(turned + c * deep)
-            for i in range(0, value_stride, PANEL):
-                at, stride = sums + (c * value_stride + i), 4 * value_stride
-                tile_sums(kind, a, a_strides, values + i, b_strides, none, at, stride, at, stride, steps, 0, 2, 2)
-
-    return by_tiles
-
-
-@by_type
 def row_tiles(left, stride, count, right, right_stride, depth, sums):
     """sums[i, :] += sum over words k < `depth` of left[i, k] * right[k, :] for i < count, by tile registers.
 
@@ -129,6 +84,46 @@ def row_tiles(left, stride, count, right, right_stride, depth, sums):
                     tile_sums(kind, a, a_strides, b, b_strides, none, at, row, at, row, steps, 0, 1, 2)
 
     return implementation
+
+
+@by_type
+def value_tiles(weights, width, values, value_stride, count, pair, decay, sums):
+    """sums[r, :] = decay[r] * sums[r, :] + sum over keys k < count of weights[k, r] * values[k, :] for r < width.
+
+    `pair` is how many keys a word holds. Words of weights and values up to the next multiple of 16 may be zeroed.
+    """
+    kind, word = KINDS.get(values.dtype), values.dtype
+    if kind is None:
+
+        def by_vectors(weights, width, values, value_stride, count, pair, decay, sums):
+            steps = (count + pair - 1) // pair
+            for i in range(0, value_stride, PANEL):
+                for c in range(0, width, ROWS):
+                    value_tile(
+                        weights + c, 1, width, values + i, value_stride, steps, None, decay + c,
+                        sums + (c * value_stride + i), value_stride, ROWS, VECTORS,
+                    )  # fmt: skip
+
+        return by_vectors
+
+    def by_tiles(weights, width, values, value_stride, count, pair, decay, sums):
+        steps = (count + 2 * PAIRS - 1) // (2 * PAIRS)
+        deep, turned = PAIRS * steps, ptr(stack(TURNED_BYTES), word)
+        for q in range((count + 1) // 2, deep):
+            clear(weights + q * width, width)
+            clear(values + q * value_stride, value_stride)
+        for c in range(0, width, HALF):
+            for q in range(0, deep, PAIRS):
+                transpose_tile(turned + (c * deep + q), deep, weights + (q * width + c), width, LANES)
+        for r in range(width):
+            kept = load(decay, r)
+            if kept != 1.0:
+                for i in range(0, value_stride, LANES):
+                    at = r * value_stride + i
+                    vstore(sums, at, vload(sums, at, LANES) * kept)
+        row_tiles(turned, deep, width, values, value_stride, deep, sums)
+
+    return by_tiles
 
 
 @by_type
