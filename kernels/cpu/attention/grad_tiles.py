@@ -28,7 +28,7 @@ from .tiles import (
     pack_two_rows,
     pair_words,
     score_tile,
-    store_weights,
+    softmax_rows,
 )
 
 INT32, U64 = types.int32, types.uint64
@@ -185,33 +185,11 @@ def drop_tile(factors, row, first_key, count, width, seed, probability, T):
 
 @jit.inline
 def softmax_panels(scores, weights, factors, dropping, tops, totals, decay, count, width, causal, offset):
-    """Online softmax of a tile of scores in units of log2; `weights` may be the scores.
-
-    Updates each row's running maximum and total; `decay` is what its earlier sums are worth now. Weights are
-    multiplied by `factors` if `dropping`, totals are not. An odd tile needs one more row of scores, of -inf.
-    """
+    """`softmax_rows` of all rows of a tile, each panel over the keys that it sees."""
     for c in range(0, width, PANEL):
         seen = seen_keys(causal, c, count, offset)
         for column in range(c, c + PANEL, LANES):
-            before = vload(tops, column, LANES)
-            top = before
-            for j in range(seen):
-                x = vload(scores, j * width + column, LANES)
-                top = select(x > top, x, top)
-            vstore(tops, column, top)
-            base = select(top == -INF, 0.0, top)
-            kept = exp2_below(before - base)
-            vstore(decay, column, kept)
-            total = vload(totals, column, LANES) * kept
-            for pair in range((seen + 1) // 2):
-                at = 2 * pair * width + column
-                first = exp2_below(vload(scores, at, LANES) - base)
-                second = exp2_below(vload(scores, at + width, LANES) - base)
-                total = total + (first + second)
-                if dropping:
-                    first, second = first * vload(factors, at, LANES), second * vload(factors, at + width, LANES)
-                store_weights(weights, pair, width, column, first, second)
-            vstore(totals, column, total)
+            softmax_rows(scores, weights, factors, dropping, tops, totals, decay, seen, width, column)
 
 
 @jit.inline

@@ -45,7 +45,7 @@ from .tiles import (
     pack_two_rows,
     read_index,
     row_scale,
-    softmax_tile,
+    softmax_rows,
     word_ptr,
 )
 
@@ -272,7 +272,8 @@ def attend_tile(args, seq, kv_head, first_row, rows, T, C):
         if count % 2 != 0:
             for c in range(0, width, LANES):
                 vstore(scores, count * width + c, fill(-INF, T, LANES))
-        softmax_tile(scores, weights, tops, totals, decay, count, width, T)
+        for column in range(0, width, LANES):
+            softmax_rows(scores, weights, scores, False, tops, totals, decay, count, width, column)
         value_tiles(weights, width, values, value_stride, count, depth(T), decay, sums)
     for r in range(rows):
         write_row(args, seq, q_start, first_row + r, kv_head, sums + r * value_stride, load(totals, r), T)

@@ -197,30 +197,32 @@ def store_weights(weights, pair, stride, column, first, second):
 
 
 @jit.inline
-def softmax_tile(scores, weights, tops, totals, decay, keys, width, T):
-    """Online softmax of a tile [keys, width] of scores in units of log2: `weights` may be the scores.
+def softmax_rows(scores, weights, factors, dropping, tops, totals, decay, keys, width, column):
+    """Online softmax of a vector of query rows of a tile [keys, width] of scores in units of log2, from `column` on.
 
-    Updates each query row's running maximum and total; `decay` is what its earlier sums are worth now.
-    A row without any key so far has a maximum of -inf and weights of zero. An odd tile needs one
-    more row of scores, of -inf.
+    Updates each row's running maximum and total; `decay` is what its earlier sums are worth now. `weights` may be the
+    scores; they are multiplied by `factors` if `dropping`, totals are not. A row without any key so far has a maximum
+    of -inf and weights of zero. An odd tile needs one more row of scores, of -inf.
     """
-    for column in range(0, width, LANES):
-        before = vload(tops, column, LANES)
-        top = before
-        for j in range(keys):
-            x = vload(scores, j * width + column, LANES)
-            top = select(x > top, x, top)
-        vstore(tops, column, top)
-        base = select(top == -INF, 0.0, top)
-        kept = exp2_below(before - base)
-        vstore(decay, column, kept)
-        total = vload(totals, column, LANES) * kept
-        for pair in range((keys + 1) // 2):
-            first = exp2_below(vload(scores, 2 * pair * width + column, LANES) - base)
-            second = exp2_below(vload(scores, (2 * pair + 1) * width + column, LANES) - base)
-            total = total + (first + second)
-            store_weights(weights, pair, width, column, first, second)
-        vstore(totals, column, total)
+    before = vload(tops, column, LANES)
+    top = before
+    for j in range(keys):
+        x = vload(scores, j * width + column, LANES)
+        top = select(x > top, x, top)
+    vstore(tops, column, top)
+    base = select(top == -INF, 0.0, top)
+    kept = exp2_below(before - base)
+    vstore(decay, column, kept)
+    total = vload(totals, column, LANES) * kept
+    for pair in range((keys + 1) // 2):
+        at = 2 * pair * width + column
+        first = exp2_below(vload(scores, at, LANES) - base)
+        second = exp2_below(vload(scores, at + width, LANES) - base)
+        total = total + (first + second)
+        if dropping:
+            first, second = first * vload(factors, at, LANES), second * vload(factors, at + width, LANES)
+        store_weights(weights, pair, width, column, first, second)
+    vstore(totals, column, total)
 
 
 @jit.inline
