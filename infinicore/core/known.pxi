@@ -183,9 +183,9 @@ def know(dict table, tuple args, tuple names, results, list launches, int64_t sc
     whose values come last in `args`, and "out" where the caller gave it. `scratch` bytes of workspace. `saved`: for
     `recall`, what is kept for backward. `writes`: (number of an operand, by how much its version grows). `constants` are
     tensors to keep. `numbers`: how numbers of the call lie in memory, if the block points to them, or has them (on GPUs
-    always); the key then has their types only. `counter`: where in the workspace (in bytes) the launches leave an int64: how many
-    rows the new results at the places `counted` have (on another device, that of one result), or, without results, whether
-    the call is true: each launch leaves it there, and no launch follows one that left 0.
+    always); the key then has their types only. `counter`: where in the workspace (in bytes) the launches leave an int64:
+    how many rows the new results at the places `counted` have (on another device, that of one result), or, without
+    results, whether the call is true: each launch leaves it there, and no launch follows one that left 0.
     """
     cdef Known known, last = None
     cdef Answer answer = Answer()
@@ -447,7 +447,7 @@ def make_known(dict table, slow, learn, others, bint apart=False, bint for_any_n
     Calls of other layouts go to `slow`, and the second time to `learn`, which does what `slow` does for operands
     outside of a graph, and may let the table `know` the call. Calls with one of the keywords `others` are left to
     `slow`, and so are, if they must lie `apart`, calls whose first operand shares memory with another one. What is known
-    `for_any_numbers` may write to an operand of the layout of its result.
+    `for_any_numbers` has numbers of the call in its block (IN_BLOCK).
     """
     cdef int failed = 0
     def function(*args, **kwargs):
@@ -481,9 +481,7 @@ def make_known(dict table, slow, learn, others, bint apart=False, bint for_any_n
                     answer = learn(args, kwargs, values, names)
                     failed = failed + 1 if table.get(key) is None else -MOST_KNOWN
                     return answer
-                if known is not None and (
-                    out is None or _takes(<Answer>known, <TensorBase>out, operands, for_any_numbers)
-                ):
+                if known is not None and (out is None or _takes(<Answer>known, <TensorBase>out, operands, False)):
                     result = _call_known(<Answer>known, operands, numbers, <TensorBase>out)
                     if result is not None:
                         return result

@@ -88,7 +88,7 @@ def remember(table, args, names, result, call, before, saved=None):
         launches.append((kernel, values, found, n, grain, errors))
     if call.numbers:
         given = [type(x) for x in args if not isinstance(x, TensorBase) and x is not None]
-        if len(launches) != 1 or given != [kind for _, kind in call.numbers] or names not in ((), ("out",)):
+        if len(launches) != 1 or given != [kind for _, kind in call.numbers] or names:
             return
         launches[0][2].extend((place, core_launch.NUMBER - k, 0) for k, (place, _) in enumerate(call.numbers))
     new = [x for x in results if isinstance(x, TensorBase)]

@@ -212,7 +212,7 @@ class Draws:
             low, high, chance = values.min(initial=1), values.max(initial=0), from_numpy(values, device=self.device)
         else:
             low = high = _number(p, "p", "bernoulli_")
-        if not 0 <= low <= high <= 1:
+        if not (low >= 0 and high <= 1):
             raise ValueError(f"`p` of `bernoulli_` must be from 0 to 1, got {low} to {high}")
         return self.copy_(uniforms(self.shape_, 0.0, 1.0, float32, self.device, generator) < chance)
 

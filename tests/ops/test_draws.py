@@ -149,6 +149,7 @@ def test_wrong_arguments_are_named():
     assert x.bernoulli_(ic.tensor([0.0, 1.0, 0.0])).tolist() == [0, 1, 0]
     assert x.bernoulli_([1.0, 0.0, 1.0]).tolist() == [1, 0, 1]
     assert ic.zeros(3, dtype=ic.int64).bernoulli_(1.0).tolist() == [1, 1, 1]
+    assert ic.empty(0).bernoulli_(ic.empty(0)).tolist() == []
 
 
 def test_chances():
