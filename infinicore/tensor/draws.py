@@ -213,7 +213,8 @@ class Draws:
         else:
             low = high = _number(p, "p", "bernoulli_")
         if not (low >= 0 and high <= 1):
-            raise ValueError(f"`p` of `bernoulli_` must be from 0 to 1, got {low} to {high}")
+            reach = f"{low}" if low == high else f"{low} to {high}"
+            raise ValueError(f"`p` of `bernoulli_` must be from 0 to 1, got {reach}")
         return self.copy_(uniforms(self.shape_, 0.0, 1.0, float32, self.device, generator) < chance)
 
     def random_(self, low=0, high=None, *, generator=None):
